@@ -1,0 +1,34 @@
+// Ring collectives over point-to-point messages, chunked so that summing overlaps transfer. One implementation for
+// every transport; bytes are counted where they are sent.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "impl/comm/communicator.h"
+
+namespace lamina {
+
+// Real is float or double; sums are made in Real, in ring order, so that the same call gives the same bits on every
+// rank and every time. `values` of the whole-buffer calls has a multiple of size() elements (the caller pads); rank r
+// owns part r, elements [r·n/size, (r+1)·n/size).
+
+// Every rank ends with the sum. Sends 2(size−1)/size · bytes.
+template <class Real>
+void all_reduce(Communicator& group, std::span<Real> values, TrafficTag tag);
+
+// Rank r's part of `values` ends as the sum of everybody's part r; the other parts are overwritten (undefined).
+// Sends (size−1)/size · bytes.
+template <class Real>
+void reduce_scatter(Communicator& group, std::span<Real> values, TrafficTag tag);
+
+// On entry rank r's part of `values` is its contribution; on return all parts are everybody's. Sends
+// (size−1)/size · bytes.
+template <class Real>
+void all_gather(Communicator& group, std::span<Real> values, TrafficTag tag);
+
+// A sum of any number of elements (no padding asked), for a few control values: each rank's contribution travels
+// round the ring and all ranks add in rank order. Sends (size−1) · bytes.
+void all_sum(Communicator& group, std::span<double> values, TrafficTag tag);
+
+}  // namespace lamina

@@ -1,0 +1,98 @@
+// Messages between the ranks of a group. Collectives are written once over this (collectives.h).
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "impl/base/error.h"
+#include "impl/plan/model_shape.h"
+
+namespace lamina {
+
+// What a byte on the wire was sent for: the rows and columns of the traffic ledger.
+enum class TrafficKind : std::uint8_t { data_reduce, data_gather, pipeline_send, tensor, control };
+inline constexpr int kTrafficKinds = 5;
+std::string_view name_of(TrafficKind kind);
+
+struct TrafficTag {
+  TrafficKind kind = TrafficKind::control;
+  UnitKind unit = UnitKind::layer;
+};
+
+// Bytes a rank sent, by kind and unit kind. Counted where a message is handed to the transport, by several streams
+// at once.
+class TrafficLedger {
+ public:
+  void add(TrafficTag tag, std::int64_t bytes);
+  std::int64_t bytes(TrafficKind kind, UnitKind unit) const;
+  std::int64_t bytes(TrafficKind kind) const;  // over all units
+  void reset();
+
+ private:
+  std::array<std::array<std::atomic<std::int64_t>, 3>, kTrafficKinds> bytes_{};
+};
+
+// Thrown out of every blocked or later call once the job is being ended because of another rank's failure.
+class Aborted : public Error {
+ public:
+  using Error::Error;
+};
+
+// A message under way. wait() returns when the buffer may be reused (send) or holds the message (receive); it throws
+// Aborted, or Error naming peer, bytes and the time waited once the transport's deadline has passed.
+class Request {
+ public:
+  virtual ~Request() = default;
+  virtual void wait() = 0;
+};
+
+// One group of ranks. Messages between two ranks of a group arrive in the order sent; there are no tags. A
+// communicator is used by one thread at a time; different communicators are independent. Sends are rendezvous: they
+// need not complete before the receiver has posted its receive.
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  virtual int rank() const = 0;  // in the group
+  virtual int size() const = 0;
+
+  // Counts the bytes in the ledger, then starts the message.
+  std::unique_ptr<Request> send(int peer, std::span<const std::byte> bytes, TrafficTag tag) {
+    ledger_->add(tag, static_cast<std::int64_t>(bytes.size()));
+    return start_send(peer, bytes);
+  }
+  std::unique_ptr<Request> receive(int peer, std::span<std::byte> bytes) { return start_receive(peer, bytes); }
+
+ protected:
+  explicit Communicator(TrafficLedger* ledger) : ledger_(ledger) {}
+  virtual std::unique_ptr<Request> start_send(int peer, std::span<const std::byte> bytes) = 0;
+  virtual std::unique_ptr<Request> start_receive(int peer, std::span<std::byte> bytes) = 0;
+
+ private:
+  TrafficLedger* ledger_;
+};
+
+// One rank's access to the others.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual std::string name() const = 0;  // "threads", "mpi"
+  // A group of world ranks in this order; every member calls it with the same list, in the same order of calls.
+  virtual std::unique_ptr<Communicator> group(const std::vector<int>& members) = 0;
+  virtual TrafficLedger& ledger() = 0;
+  // Makes every blocked or later call on every rank throw Aborted; the first reason wins.
+  virtual void abort(const std::string& reason) = 0;
+  virtual void set_deadline(std::chrono::duration<double> longest_wait) = 0;
+};
+
+}  // namespace lamina
