@@ -77,7 +77,7 @@ lamina_feature(NCCL "${NCCL_FOUND}" "${NCCL_LIBRARY}")
 add_library(lamina_flags INTERFACE)
 target_include_directories(lamina_flags INTERFACE "${PROJECT_SOURCE_DIR}")
 target_compile_options(lamina_flags INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Werror>)
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wno-missing-field-initializers -Werror>)
 if(LAMINA_NATIVE)
   target_compile_options(lamina_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=native>)
 endif()
