@@ -1,5 +1,6 @@
 #include "impl/schedule/interpreter.h"
 
+#include <algorithm>
 #include <random>
 
 #include "impl/base/error.h"
@@ -44,6 +45,34 @@ void finish(const Progress& progress, const Choice& choice, const Op& op, Arithm
   }
 }
 
+// Even seeds choose evenly. Odd seeds give every lane a priority and mostly take the highest, so that some streams run
+// far ahead while others starve: races that an even choice hardly ever shows.
+class Chooser {
+ public:
+  Chooser(std::uint64_t seed, std::int32_t places) : random_(seed), by_priority_(seed % 2 == 1) {
+    for (std::int32_t i = 0; i < places * kStreamKinds; ++i) {
+      priority_.push_back(random_());
+    }
+  }
+
+  const Choice& operator()(const std::vector<Choice>& choices) {
+    if (!by_priority_ || random_() % 16 == 0) {
+      return choices[random_() % choices.size()];
+    }
+    return *std::max_element(choices.begin(), choices.end(),
+                             [&](const Choice& a, const Choice& b) { return priority(a) < priority(b); });
+  }
+
+ private:
+  std::uint64_t priority(const Choice& choice) const {
+    return priority_[static_cast<std::size_t>(choice.place) * kStreamKinds + static_cast<std::size_t>(choice.stream)];
+  }
+
+  std::mt19937_64 random_;
+  bool by_priority_;
+  std::vector<std::uint64_t> priority_;
+};
+
 std::string stalled(const Progress& progress) {
   std::string text;
   for (std::int32_t place = 0; place < progress.places(); ++place) {
@@ -63,13 +92,13 @@ std::string stalled(const Progress& progress) {
 Interpretation interpret(const Schedule& schedule, std::int32_t data_copies, std::uint64_t seed,
                          Arithmetic& arithmetic) {
   Progress progress(schedule, data_copies);
-  std::mt19937_64 random(seed);
+  Chooser choose(seed, progress.places());
   while (!progress.done()) {
     const std::vector<Choice> choices = choices_of(progress);
     if (choices.empty()) {
       return {.completed = false, .stalled_at = stalled(progress)};
     }
-    const Choice choice = choices[random() % choices.size()];
+    const Choice choice = choose(choices);
     const Op& op = *progress.head(choice.place, choice.stream);
     if (choice.start) {
       progress.start(choice.place, choice.stream);
