@@ -1,6 +1,7 @@
 // The model held to losses, gradients and norms that were computed elsewhere (tests/golden).
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -48,8 +49,27 @@ double norm_of(const std::vector<double>& values) {
   return std::sqrt(total);
 }
 
-// Per tensor: how far the gradient is from the golden one, in the golden one's norm. Tensors that are nearly zero
-// (the keys' biases have no effect on the loss at all) are bounded by their largest element instead.
+// Queries', keys' and values' biases share a tensor but not a size: no loss depends on the keys' biases, whose gradient
+// is nothing but rounding. They are compared as three.
+std::map<std::string, std::vector<double>> compared(const std::map<std::string, std::vector<double>>& tensors) {
+  std::map<std::string, std::vector<double>> parts;
+  for (const auto& [name, values] : tensors) {
+    if (!name.ends_with("attn.c_attn.bias")) {
+      parts[name] = values;
+      continue;
+    }
+    const std::ptrdiff_t third = std::ssize(values) / 3;
+    for (std::ptrdiff_t part = 0; part < 3; ++part) {
+      const auto begin = values.begin() + part * third;
+      parts[name + " of " + std::array{"queries", "keys", "values"}[static_cast<std::size_t>(part)]] =
+          std::vector<double>(begin, begin + third);
+    }
+  }
+  return parts;
+}
+
+// Per tensor: how far the gradient is from the golden one, relative to the golden one's norm; where that is nearly
+// zero, by its largest element alone.
 struct Distance {
   std::string tensor;
   double relative = 0;
@@ -57,18 +77,22 @@ struct Distance {
   bool nearly_zero = false;
 };
 
-std::vector<Distance> distances(const std::map<std::string, std::vector<double>>& gradients,
-                                const std::map<std::string, NamedTensor>& golden) {
+std::vector<Distance> distances(const std::map<std::string, std::vector<double>>& gradients, const Golden& golden) {
+  std::map<std::string, std::vector<double>> golden_gradients;
+  for (const auto& [name, tensor] : golden.gradients) {
+    golden_gradients[name] = tensor.values;
+  }
+  const std::map<std::string, std::vector<double>> ours_by_name = compared(gradients);
   std::vector<Distance> all;
-  for (const auto& [name, tensor] : golden) {
-    const std::vector<double>& ours = gradients.at(name);
+  for (const auto& [name, values] : compared(golden_gradients)) {
+    const std::vector<double>& ours = ours_by_name.at(name);
     std::vector<double> difference(ours.size());
     Distance distance{.tensor = name};
     for (std::size_t i = 0; i < ours.size(); ++i) {
-      difference[i] = ours[i] - tensor.values[i];
+      difference[i] = ours[i] - values[i];
       distance.largest = std::max(distance.largest, std::abs(difference[i]));
     }
-    const double norm = norm_of(tensor.values);
+    const double norm = norm_of(values);
     distance.nearly_zero = norm < 1e-9;
     distance.relative = distance.nearly_zero ? 0 : norm_of(difference) / norm;
     all.push_back(distance);
@@ -80,11 +104,11 @@ template <class Real>
 struct Tolerance;
 template <>
 struct Tolerance<double> {
-  static constexpr double gradient = 1e-12, largest = 1e-14, loss = 1e-13, training = 1e-11;
+  static constexpr double gradient = 1e-12, largest = 1e-16, loss = 1e-13, training = 1e-11;
 };
 template <>
 struct Tolerance<float> {
-  static constexpr double gradient = 1e-5, largest = 1e-6, loss = 1e-6, training = 1e-5;
+  static constexpr double gradient = 1e-5, largest = 1e-7, loss = 1e-6, training = 1e-5;
 };
 
 template <class Real>
@@ -104,10 +128,11 @@ void expect_golden(const std::string& name, std::int64_t micro_batch_size, Recom
   EXPECT_NEAR(loss / golden_loss, 1, Tolerance<Real>::loss);
   const double golden_norm = golden.expected["gradient_norm"];
   EXPECT_NEAR(model.gradient_norm() / golden_norm, 1, Tolerance<Real>::gradient);
-  for (const Distance& distance : distances(model.gradients(), golden.gradients)) {
+  for (const Distance& distance : distances(model.gradients(), golden)) {
     EXPECT_LE(distance.relative, Tolerance<Real>::gradient) << distance.tensor;
-    EXPECT_LE(distance.largest, distance.nearly_zero ? Tolerance<Real>::largest : Tolerance<Real>::gradient)
-        << distance.tensor;
+    if (distance.nearly_zero) {
+      EXPECT_LE(distance.largest, Tolerance<Real>::largest) << distance.tensor;
+    }
   }
 }
 
@@ -180,7 +205,7 @@ double worst_relative(const Golden& golden, SingleRank<double>& model, const Seq
   model.load(golden.weights);
   model.forward_backward(batch);
   double worst = 0;
-  for (const Distance& distance : distances(model.gradients(), golden.gradients)) {
+  for (const Distance& distance : distances(model.gradients(), golden)) {
     worst = std::max(worst, distance.relative);
   }
   return worst;
@@ -205,7 +230,7 @@ TEST(ModelGoldenControl, GradientsOfTwoLayersSwapped) {
   std::map<std::string, std::vector<double>> gradients = model.gradients();
   std::swap(gradients["transformer.h.0.mlp.c_fc.weight"], gradients["transformer.h.1.mlp.c_fc.weight"]);
   double worst = 0;
-  for (const Distance& distance : distances(gradients, golden.gradients)) {
+  for (const Distance& distance : distances(gradients, golden)) {
     worst = std::max(worst, distance.relative);
   }
   EXPECT_GT(worst, 1e-3);
