@@ -26,7 +26,7 @@ using kernels::multiply_weight_gradient;
 using kernels::Transpose;
 
 // Queries whose attention scores are held at once, for one head of one sequence.
-constexpr std::int64_t kQueryBlock = 128;
+constexpr std::int64_t kQueryBlock = 64;
 
 // Where a layer's tensors begin in its flat buffer, in the order of unit_layout(). Pointer is Real* for gradients.
 template <class Pointer>
