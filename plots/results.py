@@ -69,15 +69,19 @@ def count(number, noun):
     return f"{number:g} {noun}{'' if number == 1 else 's'}"
 
 
+def prefix(value):
+    """The decimal prefix that suits a value, and its power of ten: 4e8 gives ("M", 1e6)."""
+    if value == 0:
+        return "", 1.0
+    exponent = min(4, max(-3, math.floor(math.log10(abs(value)) / 3 + 1e-9)))
+    return {-3: "n", -2: "µ", -1: "m", 0: "", 1: "k", 2: "M", 3: "G", 4: "T"}[exponent], 1000.0**exponent
+
+
 def scaled(value, unit, digits=3):
     """A value with a decimal prefix: 4e8, "b/s" gives "400 Mb/s"."""
-    if value is None:
-        return f"? {unit}"
-    if value == 0:
-        return f"0 {unit}"
-    exponent = min(4, max(-3, math.floor(math.log10(abs(value)) / 3 + 1e-9)))
-    prefix = {-3: "n", -2: "µ", -1: "m", 0: "", 1: "k", 2: "M", 3: "G", 4: "T"}[exponent]
-    return f"{float(f'{value / 1000**exponent:.{digits}g}'):g} {prefix}{unit}"
+    value = float(f"{value:.{digits}g}")  # rounded first, so that 999.9 ms reads 1 s
+    letter, factor = prefix(value)
+    return f"{value / factor:g} {letter}{unit}"
 
 
 def seconds(value):
@@ -103,8 +107,9 @@ def link_text(result):
 
 
 def ranks_text(runs):
-    """The number of ranks of all runs: "2 ranks", "1 to 4 ranks"."""
-    sizes = sorted({math.prod(p for p in (deep(run, "plan.parallel") or {}).values()) for run in runs if run.get("plan")})
+    """The number of ranks of the runs that were measured: "2 ranks", "1 to 4 ranks"."""
+    measured = [run for run in runs if metric(run, "step_time_s").median is not None] or runs
+    sizes = sorted({math.prod(deep(run, "plan.parallel").values()) for run in measured if deep(run, "plan.parallel")})
     if not sizes:
         return None
     return count(sizes[0], "rank") if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]} ranks"

@@ -24,6 +24,7 @@ import results
 BAR_ROW = 0.74  # inches a run takes
 LINES_HEIGHT = 3.4  # inches of a sweep's panel
 BAR = 0.46  # thickness of a bar, in rows
+PLAN_ROOM = 2.9  # inches that a run's name and plan may take
 
 
 # What a panel is about.
@@ -44,7 +45,7 @@ def subtitle(result):
         results.ranks_text(result["runs"]),
         None if link_swept else results.link_text(result),
         results.model_text(result),
-        f"median of {results.count(samples, 'step')}" if samples else None,
+        f"median of {samples} steps" if samples > 1 else "1 step" if samples else None,
     ]
     return " · ".join(part for part in parts if part)
 
@@ -58,6 +59,17 @@ def why_missing(run, metric):
     status = run.get("status") or "ok"
     reason = metric.reason or run.get("reason") or "no reason given"
     return f"no step time: {reason}" if status == "ok" else f"{status}: {reason}"
+
+
+def time_axis(axis, limit):
+    """Plain numbers along the axis, their unit in its label."""
+    letter, factor = results.prefix(limit)
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / factor:g}"))
+    axis.set_label_text(f"time of a step ({letter}s)")
+
+
+def name_text(run):
+    return style.wrap(run.get("name", "?"), PLAN_ROOM, 10, "bold", lines=1)
 
 
 def plan_text(run):
@@ -83,6 +95,7 @@ def draw_bars(axes, result):
     metrics = [results.metric(run, "step_time_s") for run in runs]
     exposed = [results.metric(run, "exposed_communication_s").median for run in runs]
     first = next((metric for metric in metrics if metric.median is not None), None)
+    first_name = next((run.get("name") for run, metric in zip(runs, metrics) if metric is first), None)
     ends = [max([metric.median, metric.high or 0, *metric.samples]) for metric in metrics if metric.median is not None]
     widest = max(ends, default=0) or 1
     axes.set_xlim(0, widest * 1.28)
@@ -91,24 +104,30 @@ def draw_bars(axes, result):
     axes.spines["bottom"].set_visible(False)
     axes.grid(axis="x")
     axes.xaxis.set_major_locator(MaxNLocator(6))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: results.seconds(value)))
-    axes.set_xlabel("Time of a step")
+    time_axis(axes.xaxis, widest)
     axes.set_yticks([])
+    if first is None:
+        axes.set_xticks([])
+        axes.set_xlabel("")
+    room = axes.get_position().width * style.WIDTH  # inches from zero to the right end
 
     for row, (run, metric, hidden) in enumerate(zip(runs, metrics, exposed)):
-        axes.text(0, row, str(run.get("name", "?")) + "\n", size=10, weight="bold", ha="right", va="center",
+        axes.text(0, row, name_text(run) + "\n", size=10, weight="bold", ha="right", va="center",
                   linespacing=1.1, transform=style.shifted(axes, -9, -3))
-        axes.text(0, row, "\n" + style.wrap(plan_text(run), 40, 1), size=7.8, color=style.MUTED, ha="right", va="center",
+        axes.text(0, row, "\n" + style.wrap(plan_text(run), PLAN_ROOM, 7.8, lines=1), size=7.8, color=style.MUTED, ha="right", va="center",
                   linespacing=1.25, transform=style.shifted(axes, -9, -3))
         if metric.median is None:
-            axes.text(0, row, style.wrap(why_missing(run, metric), 62, 2), size=9, style="italic", color=style.VERMILION,
-                      va="center", transform=style.shifted(axes, 6, 0))
+            axes.text(0, row, style.wrap(why_missing(run, metric), room - 0.1, 9, style="italic", lines=2), size=9,
+                      style="italic", color=style.VERMILION if run.get("status") == "failed" else style.MUTED, va="center", transform=style.shifted(axes, 6, 0))
             continue
         draw_bar(axes, row, metric, hidden, widest)
         comparison = ""
         if metric is not first and first.median > 0 and metric.median > 0:
             comparison = f"{first.median / metric.median:.2f}× as fast"
         end = max([metric.median, metric.high or 0, *metric.samples])
+        named = f"{comparison} as {first_name}"
+        if comparison and end / axes.get_xlim()[1] * room + 0.12 + style.text_width(named, 8.5) <= room + 0.2:
+            comparison = named
         axes.text(end, row, results.seconds(metric.median), size=10.5, weight="bold", va="center",
                   transform=style.shifted(axes, 8, 6 if comparison else 0))
         axes.text(end, row, comparison, size=8.5, color=style.MUTED, va="center", transform=style.shifted(axes, 8, -7))
@@ -135,12 +154,12 @@ def has_spread(metric):
     return metric.low is not None and metric.high is not None and metric.high > metric.low
 
 
-def whiskers(axes, metric, place, horizontal):
+def whiskers(axes, metric, place, horizontal, colour=style.INK):
     if not has_spread(metric):
         return
     spread = [[max(0, metric.median - metric.low)], [max(0, metric.high - metric.median)]]
     where = (metric.median, place) if horizontal else (place, metric.median)
-    axes.errorbar(*where, **{"xerr" if horizontal else "yerr": spread}, color=style.INK, elinewidth=1.1, capsize=3,
+    axes.errorbar(*where, **{"xerr" if horizontal else "yerr": spread}, color=colour, elinewidth=1.1, capsize=3,
                   capthick=1.1, zorder=5)
 
 
@@ -148,9 +167,9 @@ def bars_left(result):
     """Room left of the bars, in inches, for names and plans."""
     widths = [0.9]
     for run in result["runs"]:
-        widths.append(style.text_width(str(run.get("name", "?")), 10, "bold"))
-        widths.append(style.text_width(style.wrap(plan_text(run), 40, 1), 7.8))
-    return min(3.2, max(widths)) + 0.4
+        widths.append(style.text_width(name_text(run), 10, "bold"))
+        widths.append(style.text_width(style.wrap(plan_text(run), PLAN_ROOM, 7.8, lines=1), 7.8))
+    return max(widths) + 0.4
 
 
 # Lines: step time over the swept key.
@@ -176,13 +195,13 @@ def key_axis(key):
         if last.endswith(ending):
             words = last[: -len(ending)].replace("_", " ")
             parent = key.split(".")[-2] if "." in key else ""
-            return f"{parent} {words}".strip().capitalize(), lambda value, _: results.scaled(value, unit)
+            return f"{parent} {words}".strip(), lambda value, _: results.scaled(value, unit)
     return key, lambda value, _: f"{value:g}"
 
 
 def draw_lines(axes, result, keys):
-    points, words = {}, []
-    texts = []
+    label, formatter = key_axis(keys[0])
+    points, words, texts = {}, [], []
     for name, runs in series_of(result, keys).items():
         line = points.setdefault(name, [])
         for run in runs:
@@ -193,7 +212,8 @@ def draw_lines(axes, result, keys):
                     texts.append(value)
                 place = value
             if metric.median is None or place is None:
-                words.append(f"{run.get('name', '?')} — {why_missing(run, metric)}")
+                at = formatter(place, None) if isinstance(place, float) else place
+                words.append(f"{name} at {at}: {why_missing(run, metric)}")
             else:
                 line.append((place, metric, results.metric(run, "exposed_communication_s").median))
     if texts:  # values that are words stand side by side in their order
@@ -211,13 +231,11 @@ def draw_lines(axes, result, keys):
         if split:
             axes.plot(*zip(*split), color=colour, linewidth=1.2, linestyle=(0, (2, 2)), zorder=3)
         for place, metric, _ in line:
-            whiskers(axes, metric, place, horizontal=False)
+            whiskers(axes, metric, place, horizontal=False, colour=colour)
 
     axes.grid(True)
     axes.spines["left"].set_visible(False)
-    label, formatter = key_axis(keys[0])
     axes.set_xlabel(label)
-    axes.set_ylabel("Time of a step")
     places = [place for line in points.values() for place, _, _ in line]
     if texts:
         axes.set_xticks(range(len(texts)), [str(text) for text in texts])
@@ -227,16 +245,16 @@ def draw_lines(axes, result, keys):
         axes.xaxis.set_major_formatter(FuncFormatter(formatter))
     top = max((max(metric.median, metric.high or 0) for line in points.values() for _, metric, _ in line), default=1) or 1
     axes.set_ylim(0, top * 1.08)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: results.seconds(value)))
+    time_axis(axes.yaxis, top)
     if not places:
         axes.set_xticks([])
         axes.set_yticks([])
     if words:
-        shown = [style.wrap(word, 88, 1) for word in words[:4]]
+        shown = [style.wrap(word, 5.5, 8, style="italic", lines=1) for word in words[:4]]
         if len(words) > 4:
             shown.append(f"and {len(words) - 4} more without a step time")
         axes.text(0.5, 0.5 if not places else 0.03, "\n".join(shown), transform=axes.transAxes, size=8, style="italic",
-                  color=style.VERMILION, ha="center", va="center" if not places else "bottom", zorder=6,
+                  color=style.MUTED, ha="center", va="center" if not places else "bottom", zorder=6,
                   bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 2})
 
 
@@ -275,8 +293,8 @@ def draw(loaded):
     if not several:
         handles += line_handles(lines[0])
     figure, panels = style.framed(
-        [LINES_HEIGHT if keys else BAR_ROW * max(1, len(result["runs"])) for result, keys in zip(loaded, sweeps)],
-        left=max(0.85 if keys else bars_left(result) for result, keys in zip(loaded, sweeps)),
+        [(LINES_HEIGHT, 0.85) if keys else (BAR_ROW * max(1, len(result["runs"])), bars_left(result))
+         for result, keys in zip(loaded, sweeps)],
         title="Time of a training step" if several else title(loaded[0]),
         subtitle=f"{len(loaded)} result files" if several else subtitle(loaded[0]),
         small_print="\n".join(dict.fromkeys(results.provenance(result) for result in loaded)),
