@@ -180,8 +180,9 @@ class CommandLine(unittest.TestCase):
             capture_output=True, text=True, check=False, env={"PATH": os.environ["PATH"], **environment})
 
     def test_needs_neither_display_nor_home(self):
-        with tempfile.TemporaryDirectory() as out:
-            done = self.run_it(sample("two_runs"), "--out", out, HOME="/nonexistent/home")
+        with tempfile.TemporaryDirectory() as out, tempfile.NamedTemporaryFile() as file:
+            # Nobody, not even root, makes a folder below a file.
+            done = self.run_it(sample("two_runs"), "--out", out, HOME=f"{file.name}/home")
             self.assertEqual((done.returncode, done.stderr), (0, ""))
             self.assertEqual(sorted(os.listdir(out)), ["step_time.pdf", "step_time.png"])
             with open(os.path.join(out, "step_time.png"), "rb") as file:
