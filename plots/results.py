@@ -16,6 +16,7 @@ class Metric:
     median: float = None
     low: float = None
     high: float = None
+    spread: str = None  # what low and high are: "range", or "median_95" for the median's 95 % interval
     samples: list = field(default_factory=list)
     reason: str = None
 
@@ -53,6 +54,7 @@ def metric(run, name):
         median=finite(entry.get("median")),
         low=finite(entry.get("low")),
         high=finite(entry.get("high")),
+        spread=entry.get("spread"),
         samples=[sample for sample in samples if sample is not None],
         reason=entry.get("reason") or run.get("reason"),
     )
@@ -89,7 +91,7 @@ def seconds(value):
 
 
 def link_text(result):
-    """The link in words, from the resolved scenario."""
+    """The link in words. A calibrated bandwidth is one found on the machine at hand."""
     link = deep(result, "scenario.transport.link")
     if not isinstance(link, dict):
         return None
@@ -97,7 +99,7 @@ def link_text(result):
     if link.get("preset"):
         words.append(str(link["preset"]))
     bandwidth, latency = finite(link.get("bandwidth_bits_per_s")), finite(link.get("latency_s"))
-    if bandwidth is not None:
+    if bandwidth:
         words.append(scaled(bandwidth, "b/s"))
     if latency:
         words.append(f"latency {seconds(latency)}")

@@ -176,15 +176,12 @@ def bars_left(result):
 
 
 def series_of(result, keys):
-    """Runs by line: the name in the scenario, and the other swept values where several keys are swept."""
-    names = sorted((str(run.get("name")) for run in results.deep(result, "scenario.runs") or []), key=len, reverse=True)
+    """Runs by line: the run of the scenario, and the other swept values where several keys are swept."""
     series = {}
     for run in result["runs"]:
-        full = str(run.get("name", "?"))
-        name = next((name for name in names if full.startswith(name)), full)
-        others = ", ".join(f"{key.rsplit('.', 1)[-1]} {value}" for key, value in (run.get("sweep") or {}).items()
-                           if key != keys[0])
-        series.setdefault(f"{name}, {others}" if others else name, []).append(run)
+        words = [str(run.get("run") or run.get("name", "?"))]
+        words += [f"{key.rsplit('.', 1)[-1]} {value}" for key, value in (run.get("sweep") or {}).items() if key != keys[0]]
+        series.setdefault(", ".join(words), []).append(run)
     return series
 
 
@@ -316,14 +313,16 @@ def draw(loaded):
 
 def bar_handles(loaded):
     """The legend of the bars: only what occurs."""
-    split = unsplit = spread = several = False
+    split = unsplit = several = False
+    spreads = []
     for run in (run for result in loaded for run in result["runs"]):
         metric = results.metric(run, "step_time_s")
         if metric.median is None:
             continue
         known = results.metric(run, "exposed_communication_s").median is not None
         split, unsplit = split or known, unsplit or not known
-        spread = spread or has_spread(metric)
+        if has_spread(metric):
+            spreads.append({"range": "range", "median_95": "median's 95 % interval"}.get(metric.spread, "spread"))
         several = several or len(metric.samples) > 1
     handles = []
     if split:
@@ -334,8 +333,9 @@ def bar_handles(loaded):
     if several:
         handles.append(Line2D([], [], color=style.INK, marker="o", linestyle="", markersize=3, alpha=0.6,
                               label="measured steps"))
-    if spread:
-        handles.append(Line2D([], [], color=style.INK, marker="|", linewidth=1.1, markersize=7, label="spread"))
+    if spreads:
+        handles.append(Line2D([], [], color=style.INK, marker="|", linewidth=1.1, markersize=7,
+                              label=" or ".join(dict.fromkeys(spreads))))
     return handles
 
 
