@@ -24,7 +24,9 @@ import results
 BAR_ROW = 0.74  # inches a run takes
 LINES_HEIGHT = 3.4  # inches of a sweep's panel
 BAR = 0.46  # thickness of a bar, in rows
-PLAN_ROOM = 2.9  # inches that a run's name and plan may take
+NAME_ROOM = 2.9  # inches that a run's name and plan may take
+DASHES = (0, (2, 2))
+UNSPLIT = {"facecolor": style.FAINT, "edgecolor": style.UNKNOWN, "hatch": "////", "linewidth": 0}
 
 
 # What a panel is about.
@@ -69,7 +71,7 @@ def time_axis(axis, limit):
 
 
 def name_text(run):
-    return style.wrap(run.get("name", "?"), PLAN_ROOM, 10, "bold", lines=1)
+    return style.wrap(run.get("name", "?"), NAME_ROOM, 10, "bold", lines=1)
 
 
 def plan_text(run):
@@ -91,51 +93,68 @@ def plan_text(run):
 
 
 def draw_bars(axes, result):
-    runs = result["runs"]
-    metrics = [results.metric(run, "step_time_s") for run in runs]
-    exposed = [results.metric(run, "exposed_communication_s").median for run in runs]
-    first = next((metric for metric in metrics if metric.median is not None), None)
-    first_name = next((run.get("name") for run, metric in zip(runs, metrics) if metric is first), None)
-    ends = [max([metric.median, metric.high or 0, *metric.samples]) for metric in metrics if metric.median is not None]
-    widest = max(ends, default=0) or 1
+    rows = [(run, results.metric(run, "step_time_s")) for run in result["runs"]]
+    measured = [(run, metric) for run, metric in rows if metric.median is not None]
+    widest = max((end_of(metric) for _, metric in measured), default=0) or 1
     axes.set_xlim(0, widest * 1.28)
-    axes.set_ylim(len(runs) - 0.5, -0.5)
-    axes.spines["left"].set_visible(False)
-    axes.spines["bottom"].set_visible(False)
-    axes.grid(axis="x")
-    axes.xaxis.set_major_locator(MaxNLocator(6))
-    time_axis(axes.xaxis, widest)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_yticks([])
-    if first is None:
+    axes.spines[["left", "bottom"]].set_visible(False)
+    if measured:
+        axes.grid(axis="x")
+        axes.xaxis.set_major_locator(MaxNLocator(6))
+        time_axis(axes.xaxis, widest)
+    else:
         axes.set_xticks([])
-        axes.set_xlabel("")
-    room = axes.get_position().width * style.WIDTH  # inches from zero to the right end
-
-    for row, (run, metric, hidden) in enumerate(zip(runs, metrics, exposed)):
-        axes.text(0, row, name_text(run) + "\n", size=10, weight="bold", ha="right", va="center",
-                  linespacing=1.1, transform=style.shifted(axes, -9, -3))
-        axes.text(0, row, "\n" + style.wrap(plan_text(run), PLAN_ROOM, 7.8, lines=1), size=7.8, color=style.MUTED, ha="right", va="center",
-                  linespacing=1.25, transform=style.shifted(axes, -9, -3))
+    for row, (run, metric) in enumerate(rows):
+        write_name(axes, row, run)
         if metric.median is None:
-            axes.text(0, row, style.wrap(why_missing(run, metric), room - 0.1, 9, style="italic", lines=2), size=9,
-                      style="italic", color=style.VERMILION if run.get("status") == "failed" else style.MUTED, va="center", transform=style.shifted(axes, 6, 0))
-            continue
-        draw_bar(axes, row, metric, hidden, widest)
-        comparison = ""
-        if metric is not first and first.median > 0 and metric.median > 0:
-            comparison = f"{first.median / metric.median:.2f}× as fast"
-        end = max([metric.median, metric.high or 0, *metric.samples])
-        named = f"{comparison} as {first_name}"
-        if comparison and end / axes.get_xlim()[1] * room + 0.12 + style.text_width(named, 8.5) <= room + 0.2:
-            comparison = named
-        axes.text(end, row, results.seconds(metric.median), size=10.5, weight="bold", va="center",
-                  transform=style.shifted(axes, 8, 6 if comparison else 0))
-        axes.text(end, row, comparison, size=8.5, color=style.MUTED, va="center", transform=style.shifted(axes, 8, -7))
+            write_reason(axes, row, run, metric)
+        else:
+            draw_bar(axes, row, metric, results.metric(run, "exposed_communication_s").median, widest)
+            write_time(axes, row, metric, *measured[0])
+
+
+def end_of(metric):
+    """How far a bar with its whiskers and dots reaches."""
+    return max([metric.median, metric.high or 0, *metric.samples])
+
+
+def write_name(axes, row, run):
+    """The run's name over its plan, left of the bar."""
+    how = {"ha": "right", "va": "center", "transform": style.shifted(axes, -9, -3)}
+    plan = style.wrap(plan_text(run), NAME_ROOM, 7.8, lines=1)
+    axes.text(0, row, name_text(run) + "\n", size=10, weight="bold", linespacing=1.1, **how)
+    axes.text(0, row, "\n" + plan, size=7.8, color=style.MUTED, linespacing=1.25, **how)
+
+
+def write_reason(axes, row, run, metric):
+    """Why there is no bar, in its place."""
+    words = style.wrap(why_missing(run, metric), inches_across(axes) - 0.1, 9, style="italic", lines=2)
+    colour = style.VERMILION if run.get("status") == "failed" else style.MUTED
+    axes.text(0, row, words, size=9, style="italic", color=colour, va="center", transform=style.shifted(axes, 6, 0))
+
+
+def write_time(axes, row, metric, first_run, first):
+    """The step time and, but for the first run, how it compares with the first, right of the bar."""
+    end, comparison = end_of(metric), ""
+    if metric is not first and first.median > 0 and metric.median > 0:
+        comparison = f"{first.median / metric.median:.2f}× as fast"
+        named = f"{comparison} as {first_run.get('name')}"
+        room = inches_across(axes) * (1 - end / axes.get_xlim()[1]) + 0.1
+        comparison = named if style.text_width(named, 8.5) <= room else comparison
+    axes.text(end, row, results.seconds(metric.median), size=10.5, weight="bold", va="center",
+              transform=style.shifted(axes, 8, 6 if comparison else 0))
+    axes.text(end, row, comparison, size=8.5, color=style.MUTED, va="center", transform=style.shifted(axes, 8, -7))
+
+
+def inches_across(axes):
+    return axes.get_position().width * style.WIDTH
 
 
 def draw_bar(axes, row, metric, exposed, widest):
     if exposed is None:
-        axes.barh(row, metric.median, BAR, color=style.FAINT, edgecolor=style.UNKNOWN, hatch="////", linewidth=0)
+        axes.barh(row, metric.median, BAR, **UNSPLIT)
     else:
         exposed = min(max(exposed, 0), metric.median)
         compute = metric.median - exposed
@@ -168,7 +187,7 @@ def bars_left(result):
     widths = [0.9]
     for run in result["runs"]:
         widths.append(style.text_width(name_text(run), 10, "bold"))
-        widths.append(style.text_width(style.wrap(plan_text(run), PLAN_ROOM, 7.8, lines=1), 7.8))
+        widths.append(style.text_width(style.wrap(plan_text(run), NAME_ROOM, 7.8, lines=1), 7.8))
     return max(widths) + 0.4
 
 
@@ -180,7 +199,8 @@ def series_of(result, keys):
     series = {}
     for run in result["runs"]:
         words = [str(run.get("run") or run.get("name", "?"))]
-        words += [f"{key.rsplit('.', 1)[-1]} {value}" for key, value in (run.get("sweep") or {}).items() if key != keys[0]]
+        others = [(key, value) for key, value in (run.get("sweep") or {}).items() if key != keys[0]]
+        words += [f"{key.rsplit('.', 1)[-1]} {value}" for key, value in others]
         series.setdefault(", ".join(words), []).append(run)
     return series
 
@@ -198,60 +218,72 @@ def key_axis(key):
 
 def draw_lines(axes, result, keys):
     label, formatter = key_axis(keys[0])
-    points, words, texts = {}, [], []
-    for name, runs in series_of(result, keys).items():
-        line = points.setdefault(name, [])
-        for run in runs:
-            metric, value = results.metric(run, "step_time_s"), (run.get("sweep") or {}).get(keys[0])
-            place = results.finite(value)
-            if place is None:
-                if value is not None and value not in texts:
-                    texts.append(value)
-                place = value
-            if metric.median is None or place is None:
-                at = formatter(place, None) if isinstance(place, float) else place
-                words.append(f"{name} at {at}: {why_missing(run, metric)}")
-            else:
-                line.append((place, metric, results.metric(run, "exposed_communication_s").median))
-    if texts:  # values that are words stand side by side in their order
-        points = {name: [(texts.index(place) if place in texts else place, *rest) for place, *rest in line]
-                  for name, line in points.items()}
-
-    for number, line in enumerate(points.values()):
-        colour, marker = style.series_colour(number), style.series_marker(number)
-        line.sort(key=lambda point: point[0])
-        places = [place for place, _, _ in line]
-        axes.plot(places, [metric.median for _, metric, _ in line], color=colour, marker=marker, markersize=6,
-                  linewidth=1.8, markeredgecolor="white", markeredgewidth=0.8, zorder=4)
-        split = [(place, metric.median - min(max(exposed, 0), metric.median)) for place, metric, exposed in line
-                 if exposed is not None]
-        if split:
-            axes.plot(*zip(*split), color=colour, linewidth=1.2, linestyle=(0, (2, 2)), zorder=3)
-        for place, metric, _ in line:
-            whiskers(axes, metric, place, horizontal=False, colour=colour)
-
+    lines, missing, words = points_of(result, keys, formatter)
+    for number, line in enumerate(lines):
+        draw_line(axes, line, style.series_colour(number), style.series_marker(number))
     axes.grid(True)
     axes.spines["left"].set_visible(False)
     axes.set_xlabel(label)
-    places = [place for line in points.values() for place, _, _ in line]
-    if texts:
-        axes.set_xticks(range(len(texts)), [str(text) for text in texts])
-        axes.set_xlim(-0.5, len(texts) - 0.5)
-    else:
-        set_scale(axes, places)
-        axes.xaxis.set_major_formatter(FuncFormatter(formatter))
-    top = max((max(metric.median, metric.high or 0) for line in points.values() for _, metric, _ in line), default=1) or 1
-    axes.set_ylim(0, top * 1.08)
-    time_axis(axes.yaxis, top)
-    if not places:
+    measured = [point for line in lines for point in line]
+    if not measured:
         axes.set_xticks([])
         axes.set_yticks([])
-    if words:
-        shown = [style.wrap(word, 5.5, 8, style="italic", lines=1) for word in words[:4]]
-        if len(words) > 4:
-            shown.append(f"and {len(words) - 4} more without a step time")
-        axes.text(0.5, 0.5 if not places else 0.03, "\n".join(shown), transform=axes.transAxes, size=8, style="italic",
-                  color=style.MUTED, ha="center", va="center" if not places else "bottom", zorder=6,
+    else:
+        if words:
+            axes.set_xticks(range(len(words)), words)
+            axes.set_xlim(-0.5, len(words) - 0.5)
+        else:
+            set_scale(axes, [place for place, _, _ in measured])
+            axes.xaxis.set_major_formatter(FuncFormatter(formatter))
+        top = max(end_of(metric) for _, metric, _ in measured) or 1
+        axes.set_ylim(0, top * 1.08)
+        time_axis(axes.yaxis, top)
+    write_missing(axes, missing, centred=not measured)
+
+
+def points_of(result, keys, formatter):
+    """The points (place, step time, exposed communication) of each line, by place; what is missing, in words; and,
+    where the swept values are words, those words, whose positions are then the places."""
+    series = series_of(result, keys)
+    values = [run["sweep"].get(keys[0]) for runs in series.values() for run in runs if run.get("sweep")]
+    words = []
+    if any(results.finite(value) is None for value in values):
+        words = list(dict.fromkeys(str(value) for value in values))
+    lines, missing = [], []
+    for name, runs in series.items():
+        line = []
+        for run in runs:
+            metric, value = results.metric(run, "step_time_s"), (run.get("sweep") or {}).get(keys[0])
+            if metric.median is None:
+                at = value if results.finite(value) is None else formatter(value, None)
+                missing.append(f"{name} at {at}: {why_missing(run, metric)}")
+            elif value is not None:
+                place = words.index(str(value)) if words else results.finite(value)
+                line.append((place, metric, results.metric(run, "exposed_communication_s").median))
+        lines.append(sorted(line, key=lambda point: point[0]))
+    return lines, missing, words
+
+
+def draw_line(axes, line, colour, marker):
+    """Step time as a line with markers and whiskers, the compute within it as a dashed line."""
+    axes.plot([place for place, _, _ in line], [metric.median for _, metric, _ in line], color=colour, marker=marker,
+              markersize=6, linewidth=1.8, markeredgecolor="white", markeredgewidth=0.8, zorder=4)
+    for place, metric, _ in line:
+        whiskers(axes, metric, place, horizontal=False, colour=colour)
+    split = [(place, metric.median - min(max(exposed, 0), metric.median)) for place, metric, exposed in line
+             if exposed is not None]
+    if split:
+        axes.plot(*zip(*split), color=colour, linewidth=1.2, linestyle=DASHES, zorder=3)
+
+
+def write_missing(axes, missing, centred):
+    """What could not be drawn, inside the axes: a few of them, then their number."""
+    shown = [style.wrap(words, 5.5, 8, style="italic", lines=1) for words in missing[:4]]
+    if len(missing) > 4:
+        shown.append(f"and {len(missing) - 4} more without a step time")
+    if shown:
+        axes.text(0.5, 0.5 if centred else 0.03, "\n".join(shown), transform=axes.transAxes, size=8, style="italic",
+                  color=style.MUTED, ha="center", va="center" if centred else "bottom", zorder=6,
                   bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 2})
 
 
@@ -329,7 +361,7 @@ def bar_handles(loaded):
         handles.append(Patch(color=style.COMPUTE, label="compute"))
         handles.append(Patch(color=style.EXPOSED, label="exposed communication"))
     if unsplit:
-        handles.append(Patch(facecolor=style.FAINT, edgecolor=style.UNKNOWN, hatch="////", linewidth=0, label="not split"))
+        handles.append(Patch(**UNSPLIT, label="not split"))
     if several:
         handles.append(Line2D([], [], color=style.INK, marker="o", linestyle="", markersize=3, alpha=0.6,
                               label="measured steps"))
@@ -344,12 +376,13 @@ def line_handles(names):
     handles = [Line2D([], [], color=style.series_colour(number), marker=style.series_marker(number), linewidth=1.8,
                       markeredgecolor="white", label=name) for number, name in enumerate(names)]
     if names:
-        handles.append(Line2D([], [], color=style.MUTED, linewidth=1.2, linestyle=(0, (2, 2)), label="compute alone"))
+        handles.append(Line2D([], [], color=style.MUTED, linewidth=1.2, linestyle=DASHES, label="compute alone"))
     return handles
 
 
 def main(arguments):
-    parser = argparse.ArgumentParser(description="Draws the step time of each run, split into compute and exposed communication.")
+    parser = argparse.ArgumentParser(
+        description="Draws the step time of each run, split into compute and exposed communication.")
     parser.add_argument("results", nargs="+", metavar="RESULT.json", help="result files of `lamina run`")
     parser.add_argument("--out", required=True, metavar="DIR", help="folder that step_time.png and step_time.pdf go to")
     options = parser.parse_args(arguments)

@@ -158,7 +158,8 @@ def framed(panels, title="", subtitle="", small_print="", handles=(), headings=(
 
     line(margin, title, size=13, weight="bold", linespacing=1.2)
     line(margin + title_height + 0.07, subtitle, size=9.5, color=MUTED, linespacing=1.3)
-    figure.text(margin / WIDTH, margin * 0.7 / height, small_print, size=6.8, color=UNKNOWN, va="bottom", linespacing=1.3)
+    figure.text(margin / WIDTH, margin * 0.7 / height, small_print, va="bottom", size=6.8, color=UNKNOWN,
+                linespacing=1.3)
     if handles:
         figure.legend(handles=handles, loc="upper left", bbox_to_anchor=(margin / WIDTH, 1 - above / height),
                       borderaxespad=0, borderpad=0, ncol=columns, handlelength=1.4, handleheight=0.9,

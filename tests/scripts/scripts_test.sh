@@ -113,9 +113,13 @@ expect "the sample is spread evenly" 2 "$(tests/faults/run.sh --check --sample 2
 
 # tests STATUS: what run_tests makes of a test that ends with this exit code, 77 meaning skipped.
 tests() {
-  printf 'cmake_minimum_required(VERSION 3.25)\nproject(toy NONE)\nenable_testing()\nadd_test(NAME one COMMAND sh -c "exit %s")\n' \
-    "$1" >CMakeLists.txt
-  echo 'set_tests_properties(one PROPERTIES SKIP_RETURN_CODE 77)' >>CMakeLists.txt
+  cat >CMakeLists.txt <<END
+cmake_minimum_required(VERSION 3.25)
+project(toy NONE)
+enable_testing()
+add_test(NAME one COMMAND sh -c "exit $1")
+set_tests_properties(one PROPERTIES SKIP_RETURN_CODE 77)
+END
   bash -c 'source scripts/common.sh; build release && run_tests release' >/dev/null 2>&1 && echo passed || echo failed
 }
 expect "a passing test" passed "$(tests 0)"
@@ -125,8 +129,9 @@ expect "a skipped test" failed "$(tests 77)"
 mkdir -p ../bare
 printf '#!/bin/sh\nexit 1\n' >../bare/python3
 chmod +x ../bare/python3
-holds "a Python without packages is passed over" "python3" "$(PATH="$PWD/../bare:$PATH" "$project/scripts/python.sh")"
-expect "and is not the one chosen" 0 "$(PATH="$PWD/../bare:$PATH" "$project/scripts/python.sh" | grep -c /bare/ || true)"
+output=$(PATH="$PWD/../bare:$PATH" "$project/scripts/python.sh")
+holds "a Python without packages is passed over" "python3" "$output"
+expect "and is not the one chosen" 0 "$(grep -c /bare/ <<<"$output" || true)"
 status=0
 LAMINA_PYTHON=$PWD/../bare/python3 "$project/scripts/python.sh" 2>/dev/null || status=$?
 expect "a named Python without packages is refused" 1 "$status"

@@ -37,7 +37,11 @@ def figure_of(*loaded):
 
 def words(figure):
     """Every text in the figure that is not empty."""
-    return [text.get_text() for text in figure.findobj(lambda artist: hasattr(artist, "get_text")) if text.get_text().strip()]
+    return [text.get_text() for text in texts(figure) if text.get_text().strip()]
+
+
+def texts(figure):
+    return figure.findobj(lambda artist: hasattr(artist, "get_text"))
 
 
 def labels_out_of_view(axes):
@@ -166,7 +170,7 @@ class Figures(unittest.TestCase):
                 figure.canvas.draw()
                 box = figure.bbox.padded(1)
                 hidden = {id(label) for axes in figure.axes for label in labels_out_of_view(axes)}
-                for text in figure.findobj(lambda artist: hasattr(artist, "get_text")):
+                for text in texts(figure):
                     if text.get_text().strip() and id(text) not in hidden:
                         extent = text.get_window_extent()
                         self.assertTrue(box.x0 <= extent.x0 and extent.x1 <= box.x1, text.get_text())
