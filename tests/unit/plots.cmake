@@ -6,5 +6,5 @@ if(NOT LAMINA_PYTHON_STATUS EQUAL 0)
 endif()
 message(STATUS "Python for figures and their tests: ${LAMINA_PYTHON}")
 
-lamina_register(plots_test COMMAND "${LAMINA_PYTHON}" -B "${CMAKE_CURRENT_LIST_DIR}/plots_test.py" -v)
+lamina_register(plots_test COMMAND "${LAMINA_PYTHON}" -B "${CMAKE_CURRENT_LIST_DIR}/plots_test.py" -v LABELS slow)
 set_tests_properties(plots_test PROPERTIES FAIL_REGULAR_EXPRESSION "skipped=;Ran 0 tests")
