@@ -16,6 +16,7 @@ class Metric:
     median: float = None
     low: float = None
     high: float = None
+    spread: str = None  # what low and high are: "range", or "median_95" for the median's 95 % interval
     samples: list = field(default_factory=list)
     reason: str = None
 
@@ -53,6 +54,7 @@ def metric(run, name):
         median=finite(entry.get("median")),
         low=finite(entry.get("low")),
         high=finite(entry.get("high")),
+        spread=entry.get("spread"),
         samples=[sample for sample in samples if sample is not None],
         reason=entry.get("reason") or run.get("reason"),
     )
@@ -69,15 +71,19 @@ def count(number, noun):
     return f"{number:g} {noun}{'' if number == 1 else 's'}"
 
 
+def prefix(value):
+    """The decimal prefix that suits a value, and its power of ten: 4e8 gives ("M", 1e6)."""
+    if value == 0:
+        return "", 1.0
+    exponent = min(4, max(-3, math.floor(math.log10(abs(value)) / 3 + 1e-9)))
+    return {-3: "n", -2: "µ", -1: "m", 0: "", 1: "k", 2: "M", 3: "G", 4: "T"}[exponent], 1000.0**exponent
+
+
 def scaled(value, unit, digits=3):
     """A value with a decimal prefix: 4e8, "b/s" gives "400 Mb/s"."""
-    if value is None:
-        return f"? {unit}"
-    if value == 0:
-        return f"0 {unit}"
-    exponent = min(4, max(-3, math.floor(math.log10(abs(value)) / 3 + 1e-9)))
-    prefix = {-3: "n", -2: "µ", -1: "m", 0: "", 1: "k", 2: "M", 3: "G", 4: "T"}[exponent]
-    return f"{float(f'{value / 1000**exponent:.{digits}g}'):g} {prefix}{unit}"
+    value = float(f"{value:.{digits}g}")  # rounded first, so that 999.9 ms reads 1 s
+    letter, factor = prefix(value)
+    return f"{value / factor:g} {letter}{unit}"
 
 
 def seconds(value):
@@ -85,7 +91,7 @@ def seconds(value):
 
 
 def link_text(result):
-    """The link in words, from the resolved scenario."""
+    """The link in words. A calibrated bandwidth is one found on the machine at hand."""
     link = deep(result, "scenario.transport.link")
     if not isinstance(link, dict):
         return None
@@ -93,7 +99,7 @@ def link_text(result):
     if link.get("preset"):
         words.append(str(link["preset"]))
     bandwidth, latency = finite(link.get("bandwidth_bits_per_s")), finite(link.get("latency_s"))
-    if bandwidth is not None:
+    if bandwidth:
         words.append(scaled(bandwidth, "b/s"))
     if latency:
         words.append(f"latency {seconds(latency)}")
@@ -103,8 +109,9 @@ def link_text(result):
 
 
 def ranks_text(runs):
-    """The number of ranks of all runs: "2 ranks", "1 to 4 ranks"."""
-    sizes = sorted({math.prod(p for p in (deep(run, "plan.parallel") or {}).values()) for run in runs if run.get("plan")})
+    """The number of ranks of the runs that were measured: "2 ranks", "1 to 4 ranks"."""
+    measured = [run for run in runs if metric(run, "step_time_s").median is not None] or runs
+    sizes = sorted({math.prod(deep(run, "plan.parallel").values()) for run in measured if deep(run, "plan.parallel")})
     if not sizes:
         return None
     return count(sizes[0], "rank") if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]} ranks"

@@ -24,6 +24,9 @@ import results
 BAR_ROW = 0.74  # inches a run takes
 LINES_HEIGHT = 3.4  # inches of a sweep's panel
 BAR = 0.46  # thickness of a bar, in rows
+NAME_ROOM = 2.9  # inches that a run's name and plan may take
+DASHES = (0, (2, 2))
+UNSPLIT = {"facecolor": style.FAINT, "edgecolor": style.UNKNOWN, "hatch": "////", "linewidth": 0}
 
 
 # What a panel is about.
@@ -44,7 +47,7 @@ def subtitle(result):
         results.ranks_text(result["runs"]),
         None if link_swept else results.link_text(result),
         results.model_text(result),
-        f"median of {results.count(samples, 'step')}" if samples else None,
+        f"median of {samples} steps" if samples > 1 else "1 step" if samples else None,
     ]
     return " · ".join(part for part in parts if part)
 
@@ -58,6 +61,17 @@ def why_missing(run, metric):
     status = run.get("status") or "ok"
     reason = metric.reason or run.get("reason") or "no reason given"
     return f"no step time: {reason}" if status == "ok" else f"{status}: {reason}"
+
+
+def time_axis(axis, limit):
+    """Plain numbers along the axis, their unit in its label."""
+    letter, factor = results.prefix(limit)
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / factor:g}"))
+    axis.set_label_text(f"time of a step ({letter}s)")
+
+
+def name_text(run):
+    return style.wrap(run.get("name", "?"), NAME_ROOM, 10, "bold", lines=1)
 
 
 def plan_text(run):
@@ -79,44 +93,68 @@ def plan_text(run):
 
 
 def draw_bars(axes, result):
-    runs = result["runs"]
-    metrics = [results.metric(run, "step_time_s") for run in runs]
-    exposed = [results.metric(run, "exposed_communication_s").median for run in runs]
-    first = next((metric for metric in metrics if metric.median is not None), None)
-    ends = [max([metric.median, metric.high or 0, *metric.samples]) for metric in metrics if metric.median is not None]
-    widest = max(ends, default=0) or 1
+    rows = [(run, results.metric(run, "step_time_s")) for run in result["runs"]]
+    measured = [(run, metric) for run, metric in rows if metric.median is not None]
+    widest = max((end_of(metric) for _, metric in measured), default=0) or 1
     axes.set_xlim(0, widest * 1.28)
-    axes.set_ylim(len(runs) - 0.5, -0.5)
-    axes.spines["left"].set_visible(False)
-    axes.spines["bottom"].set_visible(False)
-    axes.grid(axis="x")
-    axes.xaxis.set_major_locator(MaxNLocator(6))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: results.seconds(value)))
-    axes.set_xlabel("Time of a step")
+    axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_yticks([])
-
-    for row, (run, metric, hidden) in enumerate(zip(runs, metrics, exposed)):
-        axes.text(0, row, str(run.get("name", "?")) + "\n", size=10, weight="bold", ha="right", va="center",
-                  linespacing=1.1, transform=style.shifted(axes, -9, -3))
-        axes.text(0, row, "\n" + style.wrap(plan_text(run), 40, 1), size=7.8, color=style.MUTED, ha="right", va="center",
-                  linespacing=1.25, transform=style.shifted(axes, -9, -3))
+    axes.spines[["left", "bottom"]].set_visible(False)
+    if measured:
+        axes.grid(axis="x")
+        axes.xaxis.set_major_locator(MaxNLocator(6))
+        time_axis(axes.xaxis, widest)
+    else:
+        axes.set_xticks([])
+    for row, (run, metric) in enumerate(rows):
+        write_name(axes, row, run)
         if metric.median is None:
-            axes.text(0, row, style.wrap(why_missing(run, metric), 62, 2), size=9, style="italic", color=style.VERMILION,
-                      va="center", transform=style.shifted(axes, 6, 0))
-            continue
-        draw_bar(axes, row, metric, hidden, widest)
-        comparison = ""
-        if metric is not first and first.median > 0 and metric.median > 0:
-            comparison = f"{first.median / metric.median:.2f}× as fast"
-        end = max([metric.median, metric.high or 0, *metric.samples])
-        axes.text(end, row, results.seconds(metric.median), size=10.5, weight="bold", va="center",
-                  transform=style.shifted(axes, 8, 6 if comparison else 0))
-        axes.text(end, row, comparison, size=8.5, color=style.MUTED, va="center", transform=style.shifted(axes, 8, -7))
+            write_reason(axes, row, run, metric)
+        else:
+            draw_bar(axes, row, metric, results.metric(run, "exposed_communication_s").median, widest)
+            write_time(axes, row, metric, *measured[0])
+
+
+def end_of(metric):
+    """How far a bar with its whiskers and dots reaches."""
+    return max([metric.median, metric.high or 0, *metric.samples])
+
+
+def write_name(axes, row, run):
+    """The run's name over its plan, left of the bar."""
+    how = {"ha": "right", "va": "center", "transform": style.shifted(axes, -9, -3)}
+    plan = style.wrap(plan_text(run), NAME_ROOM, 7.8, lines=1)
+    axes.text(0, row, name_text(run) + "\n", size=10, weight="bold", linespacing=1.1, **how)
+    axes.text(0, row, "\n" + plan, size=7.8, color=style.MUTED, linespacing=1.25, **how)
+
+
+def write_reason(axes, row, run, metric):
+    """Why there is no bar, in its place."""
+    words = style.wrap(why_missing(run, metric), inches_across(axes) - 0.1, 9, style="italic", lines=2)
+    colour = style.VERMILION if run.get("status") == "failed" else style.MUTED
+    axes.text(0, row, words, size=9, style="italic", color=colour, va="center", transform=style.shifted(axes, 6, 0))
+
+
+def write_time(axes, row, metric, first_run, first):
+    """The step time and, but for the first run, how it compares with the first, right of the bar."""
+    end, comparison = end_of(metric), ""
+    if metric is not first and first.median > 0 and metric.median > 0:
+        comparison = f"{first.median / metric.median:.2f}× as fast"
+        named = f"{comparison} as {first_run.get('name')}"
+        room = inches_across(axes) * (1 - end / axes.get_xlim()[1]) + 0.1
+        comparison = named if style.text_width(named, 8.5) <= room else comparison
+    axes.text(end, row, results.seconds(metric.median), size=10.5, weight="bold", va="center",
+              transform=style.shifted(axes, 8, 6 if comparison else 0))
+    axes.text(end, row, comparison, size=8.5, color=style.MUTED, va="center", transform=style.shifted(axes, 8, -7))
+
+
+def inches_across(axes):
+    return axes.get_position().width * style.WIDTH
 
 
 def draw_bar(axes, row, metric, exposed, widest):
     if exposed is None:
-        axes.barh(row, metric.median, BAR, color=style.FAINT, edgecolor=style.UNKNOWN, hatch="////", linewidth=0)
+        axes.barh(row, metric.median, BAR, **UNSPLIT)
     else:
         exposed = min(max(exposed, 0), metric.median)
         compute = metric.median - exposed
@@ -135,12 +173,12 @@ def has_spread(metric):
     return metric.low is not None and metric.high is not None and metric.high > metric.low
 
 
-def whiskers(axes, metric, place, horizontal):
+def whiskers(axes, metric, place, horizontal, colour=style.INK):
     if not has_spread(metric):
         return
     spread = [[max(0, metric.median - metric.low)], [max(0, metric.high - metric.median)]]
     where = (metric.median, place) if horizontal else (place, metric.median)
-    axes.errorbar(*where, **{"xerr" if horizontal else "yerr": spread}, color=style.INK, elinewidth=1.1, capsize=3,
+    axes.errorbar(*where, **{"xerr" if horizontal else "yerr": spread}, color=colour, elinewidth=1.1, capsize=3,
                   capthick=1.1, zorder=5)
 
 
@@ -148,24 +186,22 @@ def bars_left(result):
     """Room left of the bars, in inches, for names and plans."""
     widths = [0.9]
     for run in result["runs"]:
-        widths.append(style.text_width(str(run.get("name", "?")), 10, "bold"))
-        widths.append(style.text_width(style.wrap(plan_text(run), 40, 1), 7.8))
-    return min(3.2, max(widths)) + 0.4
+        widths.append(style.text_width(name_text(run), 10, "bold"))
+        widths.append(style.text_width(style.wrap(plan_text(run), NAME_ROOM, 7.8, lines=1), 7.8))
+    return max(widths) + 0.4
 
 
 # Lines: step time over the swept key.
 
 
 def series_of(result, keys):
-    """Runs by line: the name in the scenario, and the other swept values where several keys are swept."""
-    names = sorted((str(run.get("name")) for run in results.deep(result, "scenario.runs") or []), key=len, reverse=True)
+    """Runs by line: the run of the scenario, and the other swept values where several keys are swept."""
     series = {}
     for run in result["runs"]:
-        full = str(run.get("name", "?"))
-        name = next((name for name in names if full.startswith(name)), full)
-        others = ", ".join(f"{key.rsplit('.', 1)[-1]} {value}" for key, value in (run.get("sweep") or {}).items()
-                           if key != keys[0])
-        series.setdefault(f"{name}, {others}" if others else name, []).append(run)
+        words = [str(run.get("run") or run.get("name", "?"))]
+        others = [(key, value) for key, value in (run.get("sweep") or {}).items() if key != keys[0]]
+        words += [f"{key.rsplit('.', 1)[-1]} {value}" for key, value in others]
+        series.setdefault(", ".join(words), []).append(run)
     return series
 
 
@@ -176,67 +212,78 @@ def key_axis(key):
         if last.endswith(ending):
             words = last[: -len(ending)].replace("_", " ")
             parent = key.split(".")[-2] if "." in key else ""
-            return f"{parent} {words}".strip().capitalize(), lambda value, _: results.scaled(value, unit)
+            return f"{parent} {words}".strip(), lambda value, _: results.scaled(value, unit)
     return key, lambda value, _: f"{value:g}"
 
 
 def draw_lines(axes, result, keys):
-    points, words = {}, []
-    texts = []
-    for name, runs in series_of(result, keys).items():
-        line = points.setdefault(name, [])
-        for run in runs:
-            metric, value = results.metric(run, "step_time_s"), (run.get("sweep") or {}).get(keys[0])
-            place = results.finite(value)
-            if place is None:
-                if value is not None and value not in texts:
-                    texts.append(value)
-                place = value
-            if metric.median is None or place is None:
-                words.append(f"{run.get('name', '?')} — {why_missing(run, metric)}")
-            else:
-                line.append((place, metric, results.metric(run, "exposed_communication_s").median))
-    if texts:  # values that are words stand side by side in their order
-        points = {name: [(texts.index(place) if place in texts else place, *rest) for place, *rest in line]
-                  for name, line in points.items()}
-
-    for number, line in enumerate(points.values()):
-        colour, marker = style.series_colour(number), style.series_marker(number)
-        line.sort(key=lambda point: point[0])
-        places = [place for place, _, _ in line]
-        axes.plot(places, [metric.median for _, metric, _ in line], color=colour, marker=marker, markersize=6,
-                  linewidth=1.8, markeredgecolor="white", markeredgewidth=0.8, zorder=4)
-        split = [(place, metric.median - min(max(exposed, 0), metric.median)) for place, metric, exposed in line
-                 if exposed is not None]
-        if split:
-            axes.plot(*zip(*split), color=colour, linewidth=1.2, linestyle=(0, (2, 2)), zorder=3)
-        for place, metric, _ in line:
-            whiskers(axes, metric, place, horizontal=False)
-
+    label, formatter = key_axis(keys[0])
+    lines, missing, words = points_of(result, keys, formatter)
+    for number, line in enumerate(lines):
+        draw_line(axes, line, style.series_colour(number), style.series_marker(number))
     axes.grid(True)
     axes.spines["left"].set_visible(False)
-    label, formatter = key_axis(keys[0])
     axes.set_xlabel(label)
-    axes.set_ylabel("Time of a step")
-    places = [place for line in points.values() for place, _, _ in line]
-    if texts:
-        axes.set_xticks(range(len(texts)), [str(text) for text in texts])
-        axes.set_xlim(-0.5, len(texts) - 0.5)
-    else:
-        set_scale(axes, places)
-        axes.xaxis.set_major_formatter(FuncFormatter(formatter))
-    top = max((max(metric.median, metric.high or 0) for line in points.values() for _, metric, _ in line), default=1) or 1
-    axes.set_ylim(0, top * 1.08)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: results.seconds(value)))
-    if not places:
+    measured = [point for line in lines for point in line]
+    if not measured:
         axes.set_xticks([])
         axes.set_yticks([])
-    if words:
-        shown = [style.wrap(word, 88, 1) for word in words[:4]]
-        if len(words) > 4:
-            shown.append(f"and {len(words) - 4} more without a step time")
-        axes.text(0.5, 0.5 if not places else 0.03, "\n".join(shown), transform=axes.transAxes, size=8, style="italic",
-                  color=style.VERMILION, ha="center", va="center" if not places else "bottom", zorder=6,
+    else:
+        if words:
+            axes.set_xticks(range(len(words)), words)
+            axes.set_xlim(-0.5, len(words) - 0.5)
+        else:
+            set_scale(axes, [place for place, _, _ in measured])
+            axes.xaxis.set_major_formatter(FuncFormatter(formatter))
+        top = max(end_of(metric) for _, metric, _ in measured) or 1
+        axes.set_ylim(0, top * 1.08)
+        time_axis(axes.yaxis, top)
+    write_missing(axes, missing, centred=not measured)
+
+
+def points_of(result, keys, formatter):
+    """The points (place, step time, exposed communication) of each line, by place; what is missing, in words; and,
+    where the swept values are words, those words, whose positions are then the places."""
+    series = series_of(result, keys)
+    values = [run["sweep"].get(keys[0]) for runs in series.values() for run in runs if run.get("sweep")]
+    words = []
+    if any(results.finite(value) is None for value in values):
+        words = list(dict.fromkeys(str(value) for value in values))
+    lines, missing = [], []
+    for name, runs in series.items():
+        line = []
+        for run in runs:
+            metric, value = results.metric(run, "step_time_s"), (run.get("sweep") or {}).get(keys[0])
+            if metric.median is None:
+                at = value if results.finite(value) is None else formatter(value, None)
+                missing.append(f"{name} at {at}: {why_missing(run, metric)}")
+            elif value is not None:
+                place = words.index(str(value)) if words else results.finite(value)
+                line.append((place, metric, results.metric(run, "exposed_communication_s").median))
+        lines.append(sorted(line, key=lambda point: point[0]))
+    return lines, missing, words
+
+
+def draw_line(axes, line, colour, marker):
+    """Step time as a line with markers and whiskers, the compute within it as a dashed line."""
+    axes.plot([place for place, _, _ in line], [metric.median for _, metric, _ in line], color=colour, marker=marker,
+              markersize=6, linewidth=1.8, markeredgecolor="white", markeredgewidth=0.8, zorder=4)
+    for place, metric, _ in line:
+        whiskers(axes, metric, place, horizontal=False, colour=colour)
+    split = [(place, metric.median - min(max(exposed, 0), metric.median)) for place, metric, exposed in line
+             if exposed is not None]
+    if split:
+        axes.plot(*zip(*split), color=colour, linewidth=1.2, linestyle=DASHES, zorder=3)
+
+
+def write_missing(axes, missing, centred):
+    """What could not be drawn, inside the axes: a few of them, then their number."""
+    shown = [style.wrap(words, 5.5, 8, style="italic", lines=1) for words in missing[:4]]
+    if len(missing) > 4:
+        shown.append(f"and {len(missing) - 4} more without a step time")
+    if shown:
+        axes.text(0.5, 0.5 if centred else 0.03, "\n".join(shown), transform=axes.transAxes, size=8, style="italic",
+                  color=style.MUTED, ha="center", va="center" if centred else "bottom", zorder=6,
                   bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 2})
 
 
@@ -275,8 +322,8 @@ def draw(loaded):
     if not several:
         handles += line_handles(lines[0])
     figure, panels = style.framed(
-        [LINES_HEIGHT if keys else BAR_ROW * max(1, len(result["runs"])) for result, keys in zip(loaded, sweeps)],
-        left=max(0.85 if keys else bars_left(result) for result, keys in zip(loaded, sweeps)),
+        [(LINES_HEIGHT, 0.85) if keys else (BAR_ROW * max(1, len(result["runs"])), bars_left(result))
+         for result, keys in zip(loaded, sweeps)],
         title="Time of a training step" if several else title(loaded[0]),
         subtitle=f"{len(loaded)} result files" if several else subtitle(loaded[0]),
         small_print="\n".join(dict.fromkeys(results.provenance(result) for result in loaded)),
@@ -298,26 +345,29 @@ def draw(loaded):
 
 def bar_handles(loaded):
     """The legend of the bars: only what occurs."""
-    split = unsplit = spread = several = False
+    split = unsplit = several = False
+    spreads = []
     for run in (run for result in loaded for run in result["runs"]):
         metric = results.metric(run, "step_time_s")
         if metric.median is None:
             continue
         known = results.metric(run, "exposed_communication_s").median is not None
         split, unsplit = split or known, unsplit or not known
-        spread = spread or has_spread(metric)
+        if has_spread(metric):
+            spreads.append({"range": "range", "median_95": "median's 95 % interval"}.get(metric.spread, "spread"))
         several = several or len(metric.samples) > 1
     handles = []
     if split:
         handles.append(Patch(color=style.COMPUTE, label="compute"))
         handles.append(Patch(color=style.EXPOSED, label="exposed communication"))
     if unsplit:
-        handles.append(Patch(facecolor=style.FAINT, edgecolor=style.UNKNOWN, hatch="////", linewidth=0, label="not split"))
+        handles.append(Patch(**UNSPLIT, label="not split"))
     if several:
         handles.append(Line2D([], [], color=style.INK, marker="o", linestyle="", markersize=3, alpha=0.6,
                               label="measured steps"))
-    if spread:
-        handles.append(Line2D([], [], color=style.INK, marker="|", linewidth=1.1, markersize=7, label="spread"))
+    if spreads:
+        handles.append(Line2D([], [], color=style.INK, marker="|", linewidth=1.1, markersize=7,
+                              label=" or ".join(dict.fromkeys(spreads))))
     return handles
 
 
@@ -326,12 +376,13 @@ def line_handles(names):
     handles = [Line2D([], [], color=style.series_colour(number), marker=style.series_marker(number), linewidth=1.8,
                       markeredgecolor="white", label=name) for number, name in enumerate(names)]
     if names:
-        handles.append(Line2D([], [], color=style.MUTED, linewidth=1.2, linestyle=(0, (2, 2)), label="compute alone"))
+        handles.append(Line2D([], [], color=style.MUTED, linewidth=1.2, linestyle=DASHES, label="compute alone"))
     return handles
 
 
 def main(arguments):
-    parser = argparse.ArgumentParser(description="Draws the step time of each run, split into compute and exposed communication.")
+    parser = argparse.ArgumentParser(
+        description="Draws the step time of each run, split into compute and exposed communication.")
     parser.add_argument("results", nargs="+", metavar="RESULT.json", help="result files of `lamina run`")
     parser.add_argument("--out", required=True, metavar="DIR", help="folder that step_time.png and step_time.pdf go to")
     options = parser.parse_args(arguments)

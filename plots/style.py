@@ -8,18 +8,20 @@ import atexit
 import os
 import shutil
 import tempfile
-import textwrap
 
 
 def _settle_config_folder():
     if "MPLCONFIGDIR" in os.environ:
         return
-    home = os.path.expanduser("~")
-    if os.path.isdir(home) and os.access(home, os.W_OK):
-        return
-    folder = tempfile.mkdtemp(prefix="lamina-plots-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    os.environ["MPLCONFIGDIR"] = folder
+    try:
+        for variable, fallback in (("XDG_CONFIG_HOME", "~/.config"), ("XDG_CACHE_HOME", "~/.cache")):
+            folder = os.path.join(os.environ.get(variable) or os.path.expanduser(fallback), "matplotlib")
+            os.makedirs(folder, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+    except OSError:
+        folder = tempfile.mkdtemp(prefix="lamina-plots-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        os.environ["MPLCONFIGDIR"] = folder
 
 
 _settle_config_folder()
@@ -29,6 +31,8 @@ import matplotlib  # noqa: E402  (after the folder is settled)
 matplotlib.use("Agg")
 
 from matplotlib import pyplot  # noqa: E402
+from matplotlib.backends.backend_agg import RendererAgg  # noqa: E402
+from matplotlib.font_manager import FontProperties  # noqa: E402
 from matplotlib.transforms import ScaledTranslation  # noqa: E402
 
 # Okabe and Ito's palette: told apart with any colour vision, and in grey by their lightness.
@@ -87,46 +91,66 @@ def series_marker(number):
     return MARKERS[number % len(MARKERS)]
 
 
-def wrap(text, columns, lines=None):
-    """Wraps text at words; cut to `lines` lines with an ellipsis."""
-    wrapped = textwrap.wrap(str(text), columns, break_long_words=True) or [""]
-    if lines is not None and len(wrapped) > lines:
-        wrapped = wrapped[:lines]
-        wrapped[-1] = wrapped[-1][: columns - 1].rstrip() + "…"
-    return "\n".join(wrapped)
+_renderer = RendererAgg(1, 1, 72)
 
 
-def text_width(text, size, weight="normal"):
+def text_width(text, size, weight="normal", style="normal"):
     """Width of the widest line, in inches."""
-    figure = pyplot.figure(dpi=100)
-    try:
-        drawn = figure.text(0, 0, text, size=size, weight=weight)
-        return drawn.get_window_extent(figure.canvas.get_renderer()).width / 100
-    finally:
-        pyplot.close(figure)
+    font = FontProperties(size=size, weight=weight, style=style)
+    return max(_renderer.get_text_width_height_descent(line or " ", font, False)[0] for line in text.split("\n")) / 72
+
+
+def wrap(text, inches, size, weight="normal", style="normal", lines=None):
+    """Breaks the text between words so that it fits the width; what does not fit into `lines` lines ends in “…”."""
+    def fits(line):
+        return text_width(line, size, weight, style) <= inches
+
+    broken = [""]
+    for word in str(text).split():
+        joined = f"{broken[-1]} {word}".strip()
+        if fits(joined) or not broken[-1]:
+            broken[-1] = joined
+        else:
+            broken.append(word)
+    cut = lines is not None and len(broken) > lines
+    broken = broken[:lines]
+    for number, line in enumerate(broken):  # too long a word, or room for the mark of the cut
+        mark = "…" if cut and number == len(broken) - 1 else ""
+        while line and not fits(line + mark):
+            line, mark = line[:-1].rstrip(), "…"
+        broken[number] = line + mark
+    return "\n".join(broken)
 
 
 MARGIN = 0.22  # inches
 HEADING = 0.45  # inches above a panel for a heading of its own
 
 
-def framed(panel_heights, left=0.75, title="", subtitle="", small_print="", handles=(), headings=()):
+def legend_columns(handles, room):
+    """Columns that a legend fits into."""
+    widths = [text_width(handle.get_label(), 9) + 0.55 for handle in handles] or [room]
+    return len(widths) if sum(widths) <= room else max(1, int(room / max(widths)))
+
+
+def framed(panels, title="", subtitle="", small_print="", handles=(), headings=()):
     """A figure of panels one below the other: title, subtitle, legend, panels, small print. Sizes in inches.
 
-    `left` is the room for what stands left of the axes; `handles` make the legend's line; `headings`, where given, has
-    a (bold line, plain line) for each panel. Returns the figure and its list of axes.
+    `panels` has a (height, room left of the axes) for each; `handles` make the legend's line; `headings`, where given,
+    has a (bold line, plain line) for each panel. Returns the figure and its list of axes.
     """
-    title, subtitle = wrap(title, 74), wrap(subtitle, 108)
-    small_print = "\n".join(wrap(line, 150) for line in small_print.split("\n"))
     margin, right, gap = MARGIN, 0.3, 0.75 + (HEADING if headings else 0)
+    room = WIDTH - 2 * margin
+    title, subtitle = wrap(title, room, 13, "bold", lines=3), wrap(subtitle, room, 9.5)
+    small_print = "\n".join(wrap(line, room, 6.8) for line in small_print.split("\n"))
     title_height = 0.245 * (1 + title.count("\n"))
     subtitle_height = 0.19 * (1 + subtitle.count("\n"))
     small_height = 0.15 * (1 + small_print.count("\n"))
-    legend_height = 0.3 if handles else 0.05
+    columns = legend_columns(handles, room)
+    legend_height = 0.08 + 0.22 * -(-len(handles) // columns)
     above = margin + title_height + 0.07 + subtitle_height + 0.08  # down to the legend
-    head = above + legend_height + (HEADING if headings else 0)
+    head = above + legend_height + (HEADING + 0.15 if headings else 0)
     foot = 0.62 + small_height + margin * 0.7
-    height = head + sum(panel_heights) + gap * (len(panel_heights) - 1) + foot
+    height = head + sum(panel_height for panel_height, _ in panels) + gap * (len(panels) - 1) + foot
     figure = pyplot.figure(figsize=(WIDTH, height))
 
     def line(inches_down, text, **how):
@@ -134,20 +158,21 @@ def framed(panel_heights, left=0.75, title="", subtitle="", small_print="", hand
 
     line(margin, title, size=13, weight="bold", linespacing=1.2)
     line(margin + title_height + 0.07, subtitle, size=9.5, color=MUTED, linespacing=1.3)
-    figure.text(margin / WIDTH, margin * 0.7 / height, small_print, size=6.8, color=UNKNOWN, va="bottom", linespacing=1.3)
+    figure.text(margin / WIDTH, margin * 0.7 / height, small_print, va="bottom", size=6.8, color=UNKNOWN,
+                linespacing=1.3)
     if handles:
         figure.legend(handles=handles, loc="upper left", bbox_to_anchor=(margin / WIDTH, 1 - above / height),
-                      borderaxespad=0, borderpad=0, ncol=len(handles), handlelength=1.4, handleheight=0.9,
+                      borderaxespad=0, borderpad=0, ncol=columns, handlelength=1.4, handleheight=0.9,
                       columnspacing=1.8)
 
     axes, down = [], head
-    for number, panel in enumerate(panel_heights):
+    for number, (panel_height, left) in enumerate(panels):
         if headings:
             bold, plain = headings[number]
-            line(down - HEADING, wrap(bold, 92, 1), size=10, weight="bold")
-            line(down - HEADING + 0.19, wrap(plain, 122, 1), size=8.5, color=MUTED)
-        down += panel
-        place = [left / WIDTH, 1 - down / height, (WIDTH - left - right) / WIDTH, panel / height]
+            line(down - HEADING, wrap(bold, room, 10, "bold", lines=1), size=10, weight="bold")
+            line(down - HEADING + 0.19, wrap(plain, room, 8.5, lines=1), size=8.5, color=MUTED)
+        down += panel_height
+        place = [left / WIDTH, 1 - down / height, (WIDTH - left - right) / WIDTH, panel_height / height]
         axes.append(figure.add_axes(place))
         down += gap
     return figure, axes

@@ -27,11 +27,9 @@ cat <<END
 
 result   $out/result.json
 figure   $out/step_time.png (and .pdf)
-table    $out/table.txt
+trace    $out/trace.json (open it in ui.perfetto.dev or chrome://tracing)
+table    $out/table.txt, with the whole scenario; its end:
+
 END
-for trace in "$out"/*trace*.json; do
-  [[ ! -e $trace ]] || echo "trace    $trace (open it in ui.perfetto.dev or chrome://tracing)"
-done
-echo
-echo "$table"
+sed -n '/^# run /,$p' "$out/table.txt"
 exit $status

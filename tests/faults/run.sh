@@ -19,7 +19,8 @@ while [[ $# -gt 0 ]]; do
     --check) check_only=true ;;
     --sample) sample=$2; shift ;;
     -*) echo "run.sh [--check | --sample N] [PATCH…]" >&2; exit 2 ;;
-    *) if [[ -e $1 ]]; then patches+=("$(realpath "$1")"); else patches+=("$PWD/tests/faults/$(basename "$1" .patch).patch"); fi ;;
+    *.patch) patches+=("$(realpath "$1")") ;;
+    *) patches+=("$PWD/tests/faults/$1.patch") ;;
   esac
   shift
 done
@@ -56,7 +57,8 @@ build_test() {  # NAME: builds the test's executable; tests without one (scripts
   ! ninja -C "$binary" -t query "$1" >/dev/null 2>&1 || cmake --build "$binary" -j "$jobs" --target "$1"
 }
 run_test() {  # NAME FILTER
-  GTEST_FILTER=${2:-*} ctest --test-dir "$binary" --tests-regex "^$1\$" --no-tests=error --timeout 120 --output-on-failure
+  GTEST_FILTER=${2:-*} ctest --test-dir "$binary" --tests-regex "^$1\$" --no-tests=error --timeout 120 \
+    --output-on-failure
 }
 
 if ! $check_only; then
@@ -102,7 +104,8 @@ for patch in "${patches[@]}"; do
   start=$SECONDS
   try "$patch" "$log" || bad=$((bad + 1))
   restore
-  printf '%-22s %-36s %4d s  %s\n' "$verdict" "$name" $((SECONDS - start)) "$(header "$patch" breaks 2>/dev/null || true)"
+  breaks=$(header "$patch" breaks 2>/dev/null || true)
+  printf '%-22s %-36s %4d s  %s\n' "$verdict" "$name" $((SECONDS - start)) "$breaks"
 done
 good=$((${#patches[@]} - bad))
 if $check_only; then
