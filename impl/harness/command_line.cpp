@@ -1,0 +1,226 @@
+#include "impl/harness/command_line.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+
+#include "impl/base/error.h"
+#include "impl/harness/build_info.h"
+#include "impl/harness/context.h"
+#include "impl/harness/keys.h"
+#include "impl/harness/links.h"
+#include "impl/harness/nearest.h"
+#include "impl/harness/prepare.h"
+#include "impl/harness/report.h"
+#include "impl/harness/runner.h"
+#include "impl/schedule/text.h"
+
+namespace lamina {
+namespace {
+
+constexpr const char* kExamples = R"(Examples:
+  lamina run scenarios/accumulation-ethernet.json
+  lamina run scenario.json --set steps.measured=20 --set transport.link.preset=ethernet-10g --trace
+  lamina check scenario.json
+  lamina show scenario.json --run layered
+
+Exit codes: 0 fine, 1 an expectation was not met, 2 bad usage or scenario (nothing started), 3 a run failed.)";
+
+struct Options {
+  std::string scenario;
+  std::vector<std::string> set;
+  std::string out;
+  bool trace = false;
+  bool force = false;
+  bool support = false;
+  bool schema = false;
+  bool keys = false;
+  std::string run;
+  bool text = false;
+};
+
+void print(std::FILE* stream, const std::string& text) {
+  std::fputs(text.c_str(), stream);
+  if (std::fflush(stream) != 0) {
+    throw Error("the output cannot be written");
+  }
+}
+
+Scenario read(const Options& options) {
+  if (options.scenario.empty()) {
+    throw UsageError("name a scenario file");
+  }
+  std::vector<Override> overrides;
+  for (const std::string& text : options.set) {
+    overrides.push_back(parse_override(text));
+  }
+  return read_scenario(options.scenario, overrides);
+}
+
+int command_run(const Options& options, const std::vector<std::string>& arguments, const Backend& backend,
+                std::FILE* output, std::FILE* errors) {
+  const Experiment experiment = prepare(read(options), backend);
+  RunOptions run;
+  run.out = options.out.empty() ? "out/" + experiment.scenario.name : options.out;
+  run.force = options.force;
+  run.trace = options.trace;
+  run.arguments = {"lamina"};
+  run.arguments.insert(run.arguments.end(), arguments.begin(), arguments.end());
+  Reporter reporter(output, errors);
+  return run_experiment(experiment, backend, run, reporter);
+}
+
+int command_check(const Options& options, const Backend& backend, std::FILE* output) {
+  if (options.schema) {
+    print(output, scenario_schema().dump(2) + "\n");
+  } else if (options.keys) {
+    print(output, keys_as_markdown());
+  } else if (options.support) {
+    print(output, support_table(backend));
+  } else {
+    print(output, describe_experiment(prepare(read(options), backend)).dump(2) + "\n");
+  }
+  return kFine;
+}
+
+int terminal_columns(std::FILE* output) {
+  constexpr int kOnPaper = 120;
+  winsize size{};
+  return ioctl(fileno(output), TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : kOnPaper;
+}
+
+int command_show(const Options& options, const Backend& backend, std::FILE* output) {
+  const Experiment experiment = prepare(read(options), backend);
+  std::vector<std::string_view> names;
+  bool shown = false;
+  for (const PreparedRun& run : experiment.runs) {
+    names.push_back(run.name);
+    if (!options.run.empty() && options.run != run.name && options.run != run.request.name) {
+      continue;
+    }
+    shown = true;
+    print(output, fmt::format("# {}\n{}\n", run.name,
+                              options.text ? to_text(run.schedule) : to_lanes(run.schedule, terminal_columns(output))));
+  }
+  if (!shown) {
+    throw UsageError(
+        fmt::format("--run {}: no run is named so; did you mean {}?", options.run, nearest_name(options.run, names)));
+  }
+  return kFine;
+}
+
+std::string feature(const char* version) { return *version == '\0' ? "no" : fmt::format("yes ({})", version); }
+
+int command_info(const Backend& backend, std::FILE* output) {
+  const BlasInfo blas = backend.blas_info();
+  std::string text = fmt::format("lamina {}\ncompiler   {}, {}\n", version_text(), build::kCompiler, build::kType);
+  if (*build::kSanitizers != '\0') {
+    text += fmt::format("sanitizers {}\n", build::kSanitizers);
+  }
+  text += fmt::format("MPI        {}\nCUDA       {}\nNCCL       {}\n", feature(build::kMpi), feature(build::kCuda),
+                      feature(build::kNccl));
+  text +=
+      fmt::format("BLAS       {}, core {}\ncores      {}\n\nmethods\n", blas.name, blas.core, usable_cores().size());
+  for (const Method* method : backend.methods) {
+    text += fmt::format("  {:<24} {}\n", method->name, method->description);
+  }
+  text += "\nlinks                      bit/s    latency\n";
+  for (const LinkPreset& link : link_presets()) {
+    text += fmt::format("  {:<20} {:>9.3g} {:>8.2g} s   {}\n", link.name, link.bandwidth_bits_per_s, link.latency_s,
+                        link.source);
+  }
+  print(output, text);
+  return kFine;
+}
+
+void add_scenario(CLI::App& command, Options& options, bool required) {
+  CLI::Option* scenario = command.add_option("SCENARIO", options.scenario, "Scenario file (JSON)");
+  if (required) {
+    scenario->required();
+  }
+  command
+      .add_option("--set", options.set,
+                  "Set a key before the scenario is checked: path=value, null takes the key out; may be repeated")
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+}
+
+int dispatch(const std::vector<std::string>& arguments, const Backend& backend, std::FILE* output, std::FILE* errors) {
+  Options options;
+  CLI::App app("Trains, replays and simulates ways of splitting a transformer's training over ranks.", "lamina");
+  app.footer(kExamples);
+  app.require_subcommand(1);
+  app.set_version_flag("--version", "lamina " + version_text());
+
+  CLI::App* run = app.add_subcommand("run", "Run a scenario, measure, write result.json, print a table");
+  add_scenario(*run, options, true);
+  run->add_option("--out", options.out, "Folder of the result (default: out/NAME)");
+  run->add_flag("--trace", options.trace, "Write trace.json beside it, for ui.perfetto.dev");
+  run->add_flag("--force", options.force, "Replace files that exist");
+
+  CLI::App* check = app.add_subcommand("check", "Say what a scenario resolves to, or what is wrong with it");
+  add_scenario(*check, options, false);
+  check->add_flag("--support", options.support, "Print which combinations work");
+  check->add_flag("--schema", options.schema, "Print the JSON Schema of scenarios");
+  check->add_flag("--keys", options.keys, "Print the keys of scenarios as a Markdown table");
+
+  CLI::App* show = app.add_subcommand("show", "Print the schedules of a scenario as lanes");
+  add_scenario(*show, options, true);
+  show->add_option("--run", options.run, "Only this run");
+  show->add_flag("--text", options.text, "As text that reads back, op by op");
+
+  CLI::App* info = app.add_subcommand("info", "Print version, features, methods and links");
+
+  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
+  try {
+    app.parse(reversed);
+  } catch (const CLI::CallForHelp&) {
+    const auto chosen = app.get_subcommands();
+    print(output, chosen.empty() ? app.help() : chosen.front()->help(app.get_name()));
+    return kFine;
+  } catch (const CLI::CallForVersion& version) {
+    print(output, std::string(version.what()) + "\n");
+    return kFine;
+  } catch (const CLI::ParseError& error) {
+    throw UsageError(fmt::format("{} (lamina --help shows the usage)", error.what()));
+  }
+  if (run->parsed()) {
+    return command_run(options, arguments, backend, output, errors);
+  }
+  if (check->parsed()) {
+    return command_check(options, backend, output);
+  }
+  if (show->parsed()) {
+    return command_show(options, backend, output);
+  }
+  LAMINA_CHECK(info->parsed(), "{} commands parsed", app.get_subcommands().size());
+  return command_info(backend, output);
+}
+
+std::string one_line(std::string text) {
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
+}
+
+}  // namespace
+
+int run_command_line(const std::vector<std::string>& arguments, const Backend& backend, std::FILE* output,
+                     std::FILE* errors) {
+  const auto complain = [&](const char* what) { fmt::print(errors, "lamina: {}\n", one_line(what)); };
+  try {
+    return dispatch(arguments, backend, output, errors);
+  } catch (const UsageError& error) {
+    complain(error.what());
+    return kUsage;
+  } catch (const std::bad_alloc&) {
+    complain("out of memory");
+    return kFailed;
+  } catch (const std::exception& error) {
+    complain(error.what());
+    return kFailed;
+  }
+}
+
+}  // namespace lamina

@@ -1,0 +1,17 @@
+// Files that are either whole or not there.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace lamina {
+
+enum class Existing : std::uint8_t { refuse, replace };
+
+// Writes to a temporary file beside `path`, forces it to the disk and gives it its name, so that a full disk or a
+// killed process leaves what was there before. With Existing::refuse two processes cannot both succeed. Throws
+// UsageError when the file exists and may not be replaced, Error with the system's reason when it cannot be written.
+void write_whole_file(const std::string& path, std::string_view content, Existing existing);
+
+}  // namespace lamina

@@ -1,0 +1,176 @@
+#include "impl/harness/prepare.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+
+#include "impl/base/error.h"
+#include "impl/harness/context.h"
+#include "impl/harness/result.h"
+
+namespace lamina {
+namespace {
+
+double physical_memory_bytes() {
+  return static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
+}
+
+// All ranks live in this machine's memory; what cannot fit is refused before it is tried.
+void check_fits(const PreparedRun& run) {
+  if (!run.prediction.memory) {
+    return;
+  }
+  const MemoryPrediction& memory = *run.prediction.memory;
+  const double bytes = static_cast<double>(run.ranks()) *
+                       (static_cast<double>(memory.state()) + static_cast<double>(memory.checkpoints) +
+                        static_cast<double>(memory.gathered));
+  if (const double available = physical_memory_bytes(); bytes > available) {
+    throw UsageError(fmt::format("{} ranks need at least {:.3g} GB; this machine has {:.3g} GB", run.ranks(),
+                                 bytes / 1e9, available / 1e9));
+  }
+}
+
+// The forms multiply sizes that a scenario may set to anything: in double first, before they are trusted in 64 bits.
+void check_countable(const Setting& setting) {
+  const auto wide = [](std::int64_t value) { return static_cast<double>(value); };
+  const double activations = wide(setting.batch.global) * wide(setting.model.sequence) * wide(setting.model.hidden) *
+                             (wide(setting.model.layers) + 1);
+  if (activations > 1e17) {
+    throw UsageError(
+        fmt::format("batch.global is {}: a step has {:.3g} activations between layers; at most 1e17 are "
+                    "supported",
+                    setting.batch.global, activations));
+  }
+}
+
+PreparedRun prepare_run(const Setting& setting, const RunRequest& request, const Backend& backend) {
+  PreparedRun run;
+  run.name = full_name(request, setting);
+  run.request = request;
+  check_countable(setting);
+  const Method& method = backend.method_named(request.plan.method);
+  const bool clipping = setting.optimizer.clip_norm > 0;
+  const Plan plan = backend.resolve_plan(method, setting.model, setting.batch, request.plan, clipping);
+  run.prediction = predict(plan, setting.precision, setting.optimizer.kind);
+  run.threads_per_rank = threads_per_rank(plan.parallel.ranks());
+  run.oversubscribed = plan.parallel.ranks() > static_cast<std::int64_t>(usable_cores().size());
+  run.schedule.plan = plan;
+  check_fits(run);
+  run.schedule = backend.build_schedule(method, plan);
+  return run;
+}
+
+void check_files(const Scenario& scenario, const Backend& backend, std::vector<std::string>& hashes) {
+  for (const Setting& setting : scenario.settings) {
+    hashes.push_back(backend.data_sha256(setting.data, setting.model, setting.seed));
+    if (!setting.initial_weights.empty()) {
+      backend.check_weights(setting.initial_weights, setting.model);
+    }
+  }
+}
+
+}  // namespace
+
+Experiment prepare(const Scenario& scenario, const Backend& backend) {
+  Experiment experiment;
+  experiment.scenario = scenario;
+  experiment.scenario_sha256 = backend.sha256(canonical_text(scenario));
+  for (std::size_t index = 0; index < scenario.settings.size(); ++index) {
+    const Setting& setting = scenario.settings[index];
+    for (const RunRequest& request : setting.runs) {
+      try {
+        experiment.runs.push_back(prepare_run(setting, request, backend));
+      } catch (const UsageError& error) {
+        throw UsageError(fmt::format("{}: run {}: {}", scenario.file, full_name(request, setting), error.what()));
+      }
+      experiment.runs.back().setting = index;
+    }
+  }
+  try {
+    check_files(scenario, backend, experiment.data_sha256);
+  } catch (const UsageError& error) {
+    throw UsageError(fmt::format("{}: {}", scenario.file, error.what()));
+  }
+  return experiment;
+}
+
+TrainRequest train_request(const Experiment& experiment, const PreparedRun& run, const EmulatedLink& link) {
+  const Setting& setting = experiment.setting_of(run);
+  TrainRequest request;
+  request.schedule = run.schedule;
+  request.compute = setting.precision;
+  request.optimizer = setting.optimizer;
+  request.data = setting.data;
+  request.seed = setting.seed;
+  request.initial_weights = setting.initial_weights;
+  request.dump = dump_of(setting, run.name);
+  request.warmup_steps = setting.warmup_steps;
+  request.measured_steps = setting.measured_steps;
+  request.link = link;
+  request.compute_threads_per_rank = run.threads_per_rank;
+  for (const Disturbance& disturbance : setting.disturbances) {
+    if (disturbance.rank < run.ranks()) {
+      request.disturbances.push_back(disturbance);
+    }
+  }
+  return request;
+}
+
+Json describe_experiment(const Experiment& experiment) {
+  Json described;
+  described["scenario"] = experiment.scenario.document;
+  described["scenario_sha256"] = experiment.scenario_sha256;
+  described["data_sha256"] = experiment.data_sha256.front();
+  described["runs"] = Json::array();
+  for (const PreparedRun& run : experiment.runs) {
+    Json entry;
+    entry["name"] = run.name;
+    entry["plan"] = plan_as_json(run.plan());
+    entry["ranks"] = run.ranks();
+    entry["threads_per_rank"] = run.threads_per_rank;
+    entry["parameters"] = model_parameters(run.plan().model);
+    entry["predicted"] = {{"traffic_bytes", prediction_of_traffic(run)},
+                          {"peak_memory_bytes", prediction_of_memory(run)}};
+    if (!run.prediction.reason.empty()) {
+      entry["predicted"]["reason"] = run.prediction.reason;
+    }
+    described["runs"].push_back(std::move(entry));
+  }
+  return described;
+}
+
+std::string support_table(const Backend& backend) {
+  constexpr ModelShape kSmall{.layers = 4, .hidden = 8, .heads = 2, .sequence = 4, .vocabulary = 16};
+  constexpr Batch kBatch{.global = 8, .micro = 1};
+  std::string table = fmt::format(
+      "# executor train, transport threads, precision fp32 and fp64\n"
+      "# tried on {} layers and {} micro-batches, two data-parallel ranks\n"
+      "# {:<26} {:>9}  {:>4}  {:<10}  {}\n",
+      kSmall.layers, kBatch.global / 2, "method", "pipeline", "ZeRO", "recompute", "supported");
+  for (const Method* method : backend.methods) {
+    for (const std::int64_t pipeline : {1, 2}) {
+      for (const int stage : {0, 1, 2, 3}) {
+        for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
+          PlanRequest request;
+          request.method = method->name;
+          request.parallel = {.data = 2, .pipeline = pipeline, .tensor = 1};
+          request.zero_stage = stage;
+          request.recompute = recompute;
+          std::string answer = "yes";
+          try {
+            const Plan plan = backend.resolve_plan(*method, kSmall, kBatch, request, true);
+            backend.build_schedule(*method, plan);
+          } catch (const std::exception& error) {
+            answer = fmt::format("no: {}", error.what());
+          }
+          table += fmt::format("{:<28} {:>9}  {:>4}  {:<10}  {}\n", method->name, pipeline, stage, name_of(recompute),
+                               answer);
+        }
+      }
+    }
+  }
+  return table;
+}
+
+}  // namespace lamina

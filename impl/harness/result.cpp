@@ -1,0 +1,298 @@
+#include "impl/harness/result.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <random>
+
+#include "impl/base/error.h"
+#include "impl/harness/context.h"
+#include "impl/harness/statistics.h"
+
+namespace lamina {
+namespace {
+
+Json numbers(const std::vector<double>& values) {
+  Json list = Json::array();
+  for (const double value : values) {
+    list.push_back(finite_or_null(value));
+  }
+  return list;
+}
+
+std::int64_t traffic_of(const StepTraffic& traffic, TrafficKind kind, UnitKind unit) {
+  return traffic.bytes[static_cast<std::size_t>(kind)][static_cast<std::size_t>(unit)];
+}
+
+std::int64_t traffic_of(const StepTraffic& traffic, TrafficKind kind) {
+  return traffic_of(traffic, kind, UnitKind::embedding) + traffic_of(traffic, kind, UnitKind::layer) +
+         traffic_of(traffic, kind, UnitKind::head);
+}
+
+Json unit_traffic(const UnitTraffic& traffic) { return {{"reduce", traffic.reduce}, {"gather", traffic.gather}}; }
+
+// Data-parallel bytes, whole and by what they belong to. Embedding and head are not layers.
+Json data_traffic(const UnitTraffic& embedding, const UnitTraffic& layers, const UnitTraffic& head) {
+  return {{"reduce", embedding.reduce + layers.reduce + head.reduce},
+          {"gather", embedding.gather + layers.gather + head.gather},
+          {"units",
+           {{"embedding", unit_traffic(embedding)}, {"layers", unit_traffic(layers)}, {"head", unit_traffic(head)}}}};
+}
+
+Json sampled_metric(const char* direction, const std::vector<double>& samples) {
+  Json metric;
+  metric["direction"] = direction;
+  metric["samples"] = numbers(samples);
+  const bool finite = std::all_of(samples.begin(), samples.end(), [](double value) { return std::isfinite(value); });
+  if (!finite) {
+    metric["median"] = metric["low"] = metric["high"] = nullptr;
+    metric["reason"] = "a sample is not finite";
+    return metric;
+  }
+  const Summary summary = summarize(samples);
+  metric["median"] = summary.median;
+  metric["low"] = summary.low;
+  metric["high"] = summary.high;
+  metric["spread"] = std::string(name_of(summary.spread));
+  return metric;
+}
+
+Json slow_rank_as_json(const std::optional<SlowRank>& slow) {
+  if (!slow) {
+    return nullptr;
+  }
+  return {{"rank", slow->rank}, {"busy_s", slow->busy_s}, {"others_busy_s", slow->others_busy_s}};
+}
+
+// A value of every step, warm-up included.
+void add_series(Json& metrics, const char* name, const TrainOutcome& outcome, double StepRecord::*value) {
+  std::vector<double> values;
+  for (const StepRecord& step : outcome.steps) {
+    values.push_back(step.*value);
+  }
+  metrics[name] = numbers(values);
+  if (!std::all_of(values.begin(), values.end(), [](double one) { return std::isfinite(one); })) {
+    metrics[std::string(name) + "_reason"] = "null where it was not finite: training diverged";
+  }
+}
+
+Json memory_as_json(const RankMemory& memory) {
+  return {{"parameters", memory.parameters},   {"gradients", memory.gradients},
+          {"optimizer", memory.optimizer},     {"checkpoints", memory.checkpoints},
+          {"working_set", memory.working_set}, {"gathered", memory.gathered},
+          {"transport", memory.transport},     {"total", memory.total()}};
+}
+
+Json traffic_metric(const PreparedRun& run, std::span<const StepRecord> measured) {
+  Json metric;
+  metric["direction"] = "lower";
+  metric["per_rank"] = Json::array();
+  for (const StepTraffic& traffic : measured.front().rank_traffic) {
+    metric["per_rank"].push_back(traffic_as_json(traffic));
+  }
+  metric["same_every_step"] = std::all_of(measured.begin(), measured.end(), [&](const StepRecord& step) {
+    return step.rank_traffic == measured.front().rank_traffic;
+  });
+  metric["predicted"] = prediction_of_traffic(run);
+  if (metric["predicted"].is_null()) {
+    metric["predicted_reason"] = run.prediction.reason;
+  }
+  metric["wire"] = nullptr;
+  metric["wire_reason"] = "ranks are threads of one process: no interface counts their bytes";
+  return metric;
+}
+
+Json memory_metric(const PreparedRun& run, const TrainOutcome& outcome) {
+  Json metric;
+  metric["direction"] = "lower";
+  metric["per_rank"] = Json::array();
+  for (const RankMemory& memory : outcome.rank_memory) {
+    metric["per_rank"].push_back(memory_as_json(memory));
+  }
+  metric["predicted"] = prediction_of_memory(run);
+  metric["predicted_reason"] =
+      run.prediction.reason.empty() ? "working set and transport are counted, not predicted" : run.prediction.reason;
+  metric["resident_set"] = outcome.rank_resident_set_bytes;
+  return metric;
+}
+
+std::string new_run_id() {
+  std::random_device device;
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return fmt::format("{:x}-{:x}-{:08x}", std::chrono::duration_cast<std::chrono::seconds>(now).count(), getpid(),
+                     device());
+}
+
+Json entry_head(const Experiment& experiment, const PreparedRun& run) {
+  Json entry;
+  entry["name"] = run.name;
+  entry["run"] = run.request.name;
+  entry["sweep"] = Json::object();
+  for (const auto& [place, value] : experiment.setting_of(run).swept) {
+    entry["sweep"][place] = value;
+  }
+  entry["status"] = "ok";
+  entry["reason"] = nullptr;
+  entry["plan"] = plan_as_json(run.plan());
+  entry["ranks"] = run.ranks();
+  entry["threads_per_rank"] = run.threads_per_rank;
+  entry["oversubscribed"] = run.oversubscribed;
+  entry["data_sha256"] = experiment.data_sha256[run.setting];
+  return entry;
+}
+
+}  // namespace
+
+Json plan_as_json(const Plan& plan) {
+  return {{"method", plan.method},
+          {"parallel",
+           {{"data", plan.parallel.data}, {"pipeline", plan.parallel.pipeline}, {"tensor", plan.parallel.tensor}}},
+          {"zero_stage", plan.zero_stage},
+          {"micro_batch_size", plan.micro_batch_size},
+          {"micro_batches", plan.micro_batches},
+          {"groups", plan.groups},
+          {"chunks", plan.chunks},
+          {"recompute", std::string(name_of(plan.recompute))},
+          {"prefetch_layers", plan.prefetch_layers},
+          {"resident_layers", plan.resident_layers},
+          {"keep_full_gradient", plan.keep_full_gradient},
+          {"clipping", plan.clipping}};
+}
+
+Json link_as_json(const ResolvedLink& link) {
+  Json json;
+  const bool emulated = link.link.bandwidth_bits_per_s > 0;
+  json["bandwidth_bits_per_s"] = emulated ? Json(link.link.bandwidth_bits_per_s) : Json(nullptr);
+  json["latency_s"] = link.link.latency_s;
+  json["source"] = link.source;
+  if (!emulated) {
+    json["reason"] = "not emulated: as fast as memory allows";
+  }
+  if (link.compute_time_s) {
+    json["compute_time_s"] = finite_or_null(*link.compute_time_s);
+  }
+  return json;
+}
+
+Json traffic_as_json(const StepTraffic& traffic) {
+  const auto unit = [&](UnitKind kind) {
+    return UnitTraffic{traffic_of(traffic, TrafficKind::data_reduce, kind),
+                       traffic_of(traffic, TrafficKind::data_gather, kind)};
+  };
+  Json json;
+  json["data"] = data_traffic(unit(UnitKind::embedding), unit(UnitKind::layer), unit(UnitKind::head));
+  json["pipeline"] = {{"send", traffic_of(traffic, TrafficKind::pipeline_send)}};
+  json["tensor"] = Json::object();
+  if (const std::int64_t tensor = traffic_of(traffic, TrafficKind::tensor); tensor != 0) {
+    json["tensor"]["all_reduce"] = tensor;
+  }
+  json["control"] = traffic_of(traffic, TrafficKind::control);
+  return json;
+}
+
+Json prediction_of_traffic(const PreparedRun& run) {
+  if (!run.prediction.traffic) {
+    return nullptr;
+  }
+  const TrafficPrediction& traffic = *run.prediction.traffic;
+  Json entry;
+  entry["data"] = data_traffic(traffic.embedding, traffic.layers, traffic.head);
+  entry["pipeline"] = {{"send", 0}};
+  entry["tensor"] = Json::object();
+  return Json(std::vector<Json>(static_cast<std::size_t>(run.ranks()), entry));
+}
+
+Json prediction_of_memory(const PreparedRun& run) {
+  if (!run.prediction.memory) {
+    return nullptr;
+  }
+  const MemoryPrediction& memory = *run.prediction.memory;
+  const Json entry = {{"parameters", memory.parameters},
+                      {"gradients", memory.gradients},
+                      {"optimizer", memory.optimizer},
+                      {"checkpoints", memory.checkpoints},
+                      {"working_set", nullptr},
+                      {"gathered", memory.gathered},
+                      {"transport", nullptr},
+                      {"total", nullptr}};
+  return Json(std::vector<Json>(static_cast<std::size_t>(run.ranks()), entry));
+}
+
+Json entry_not_run(const Experiment& experiment, const PreparedRun& run, const std::string& status,
+                   const std::string& reason) {
+  Json entry = entry_head(experiment, run);
+  entry["status"] = status;
+  entry["reason"] = reason;
+  return entry;
+}
+
+Json entry_of_run(const Experiment& experiment, const PreparedRun& run, const ResolvedLink& link,
+                  const TrainOutcome& outcome) {
+  const auto warmup = static_cast<std::size_t>(experiment.setting_of(run).warmup_steps);
+  LAMINA_CHECK(outcome.steps.size() > warmup, "{} steps ran, {} of them warm-up", outcome.steps.size(), warmup);
+  const std::span<const StepRecord> measured = std::span(outcome.steps).subspan(warmup);
+  const Measurement measurement = measure(measured);
+
+  Json entry = entry_head(experiment, run);
+  entry["link"] = link_as_json(link);
+  entry["built"] = {{"layers", outcome.layers_built}, {"parameters", outcome.parameters_built}};
+  Json& metrics = entry["metrics"];
+  metrics["step_time_s"] = sampled_metric("lower", measurement.step_time_s);
+  metrics["step_time_s"]["per_rank_median"] = numbers(measurement.rank_step_time_s);
+  metrics["step_time_s"]["per_rank_busy_median"] = numbers(measurement.rank_busy_s);
+  metrics["step_time_s"]["slow_rank"] = slow_rank_as_json(measurement.slow_rank);
+  metrics["tokens_per_s"] = sampled_metric("higher", measurement.tokens_per_s);
+  metrics["exposed_communication_s"] = sampled_metric("lower", measurement.exposed_communication_s);
+  add_series(metrics, "loss", outcome, &StepRecord::loss);
+  add_series(metrics, "gradient_norm", outcome, &StepRecord::gradient_norm);
+  metrics["counted_tokens"] = Json::array();
+  for (const StepRecord& step : outcome.steps) {
+    metrics["counted_tokens"].push_back(step.counted_targets);
+  }
+  metrics["traffic_bytes"] = traffic_metric(run, measured);
+  metrics["peak_memory_bytes"] = memory_metric(run, outcome);
+  return entry;
+}
+
+Json begin_result(const Experiment& experiment, const std::vector<std::string>& arguments, const BlasInfo& blas) {
+  std::int64_t most_ranks = 1;
+  for (const PreparedRun& run : experiment.runs) {
+    most_ranks = std::max(most_ranks, run.ranks());
+  }
+  Json result;
+  result["schema_version"] = 1;
+  result["run_id"] = new_run_id();
+  result["started"] = utc_now();
+  result["ended"] = nullptr;
+  result["argv"] = arguments;
+  result["context"] = describe_context(most_ranks, experiment.scenario.settings.front().transport, blas);
+  result["scenario"] = experiment.scenario.document;
+  result["scenario_sha256"] = experiment.scenario_sha256;
+  result["data_sha256"] = experiment.data_sha256.front();
+  result["runs"] = Json::array();
+  for (const PreparedRun& run : experiment.runs) {
+    result["runs"].push_back(entry_not_run(experiment, run, "skipped", "the program ended before it"));
+  }
+  result["expectations"] = Json::array();
+  return result;
+}
+
+void record_link(Json& result, const ResolvedLink& link) {
+  Json& transport = result["scenario"]["transport"];
+  if (!transport.contains("link")) {
+    return;
+  }
+  const Json resolved = link_as_json(link);
+  for (const auto& [name, value] : resolved.items()) {
+    transport["link"][name] = value;
+  }
+}
+
+void ResultFile::save(const Json& result) {
+  write_whole_file(path_, result.dump(2) + "\n", existing_);
+  existing_ = Existing::replace;  // it is ours from now on
+}
+
+}  // namespace lamina

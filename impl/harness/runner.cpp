@@ -1,0 +1,263 @@
+#include "impl/harness/runner.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+
+#include "impl/base/error.h"
+#include "impl/harness/chrome_trace.h"
+#include "impl/harness/context.h"
+#include "impl/harness/expectations.h"
+#include "impl/harness/result.h"
+#include "impl/harness/statistics.h"
+
+namespace lamina {
+namespace {
+
+// ---- before the first run ----------------------------------------------------------------------------------------
+
+void refuse_existing(const std::string& path, bool force) {
+  if (!force && std::filesystem::exists(path)) {
+    throw UsageError(fmt::format("{} exists; --force replaces it", path));
+  }
+}
+
+void make_folder(const std::filesystem::path& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) {
+    throw UsageError(fmt::format("the folder {} cannot be made: {}", folder.string(), error.message()));
+  }
+}
+
+// Everything that will be written, looked at before anything is: nothing is overwritten by surprise, nothing fails for
+// want of a folder after hours of training.
+void make_room(const Experiment& experiment, const RunOptions& options) {
+  std::vector<std::string> files{options.out + "/result.json"};
+  if (options.trace) {
+    files.push_back(options.out + "/trace.json");
+  }
+  for (const PreparedRun& run : experiment.runs) {
+    if (const auto dump = dump_of(experiment.setting_of(run), run.name)) {
+      for (const std::string& file : {dump->gradients, dump->weights}) {
+        if (!file.empty()) {
+          files.push_back(file);
+        }
+      }
+    }
+  }
+  for (const std::string& file : files) {
+    refuse_existing(file, options.force);
+  }
+  for (const std::string& file : files) {
+    if (const auto folder = std::filesystem::path(file).parent_path(); !folder.empty()) {
+      make_folder(folder);
+    }
+  }
+}
+
+void warn_about(const Experiment& experiment, Reporter& reporter) {
+  const auto cores = static_cast<double>(usable_cores().size());
+  for (const PreparedRun& run : experiment.runs) {
+    if (run.oversubscribed) {
+      reporter.warn(fmt::format("run {} has {} ranks on {} cores: its times say little about speed", run.name,
+                                run.ranks(), cores));
+    }
+  }
+  if (const double load = load_average(); load > cores / 2) {
+    reporter.warn(fmt::format("the machine is busy (load {:.1f} on {} cores): times will be too long", load, cores));
+  }
+}
+
+// ---- the link ----------------------------------------------------------------------------------------------------
+
+// Bytes that a rank sends to all-reduce the whole model's gradient once over `data` ranks.
+double all_reduce_bytes(const Plan& plan, RealType precision) {
+  double bytes = 0;
+  for (const Unit unit : all_units(plan.model)) {
+    bytes += static_cast<double>(padded(unit_parameters(plan.model, unit), plan.parallel.data) * bytes_of(precision));
+  }
+  const auto ranks = static_cast<double>(plan.parallel.data);
+  return 2 * (ranks - 1) / ranks * bytes;
+}
+
+// Finds links, and remembers what it measured: settings that differ in the link alone are calibrated once.
+class LinkResolver {
+ public:
+  LinkResolver(const Experiment& experiment, const Backend& backend, Reporter& reporter)
+      : experiment_(experiment), backend_(backend), reporter_(reporter) {}
+
+  ResolvedLink resolve(std::size_t index) {
+    const Setting& setting = experiment_.scenario.settings[index];
+    const LinkRequest& wanted = setting.link;
+    if (!wanted.all_reduce_share_of_compute) {
+      const bool emulated = wanted.link.bandwidth_bits_per_s > 0;
+      return {wanted.link, !wanted.preset.empty() ? "preset " + wanted.preset : emulated ? "given" : "none", {}};
+    }
+    // The first run that all-reduces at all stands for the setting: one link for all its runs.
+    const auto run = std::find_if(experiment_.runs.begin(), experiment_.runs.end(), [&](const PreparedRun& one) {
+      return one.setting == index && one.plan().parallel.data > 1;
+    });
+    if (run == experiment_.runs.end()) {
+      reporter_.warn("no run has data-parallel ranks: there is nothing to calibrate the link by, it is not emulated");
+      return {{0, wanted.link.latency_s}, "none", {}};
+    }
+    const double compute_time_s = compute_time(*run);
+    ResolvedLink link{wanted.link, "calibrated", compute_time_s};
+    link.link.bandwidth_bits_per_s =
+        8 * all_reduce_bytes(run->plan(), setting.precision) / (*wanted.all_reduce_share_of_compute * compute_time_s);
+    return link;
+  }
+
+ private:
+  // A step's compute time with nothing sent: the median, over a few steps, of the slowest of all ranks at once.
+  double compute_time(const PreparedRun& run) {
+    constexpr std::int64_t kWarmup = 1, kMeasured = 3;
+    const Setting& setting = experiment_.setting_of(run);
+    const ModelShape& model = setting.model;
+    const std::string key =
+        fmt::format("{} {} {} {} {} {} {} {} {}", plan_as_json(run.plan()).dump(), model.layers, model.hidden,
+                    model.heads, model.sequence, model.vocabulary, name_of(setting.precision),
+                    static_cast<int>(setting.optimizer.kind), experiment_.data_sha256[run.setting]);
+    if (const auto known = compute_times_.find(key); known != compute_times_.end()) {
+      return known->second;
+    }
+    reporter_.note("calibrating the link: a few steps of compute alone");
+    TrainRequest request = train_request(experiment_, run, {});
+    request.communication = false;
+    request.dump.reset();
+    request.disturbances.clear();
+    request.warmup_steps = kWarmup;
+    request.measured_steps = kMeasured;
+    const TrainOutcome outcome = backend_.train(request, [](std::int64_t, const StepRecord&) {});
+    const double time = median(measure(std::span(outcome.steps).subspan(kWarmup)).step_time_s);
+    LAMINA_CHECK(time > 0, "a step of compute took {} s", time);
+    return compute_times_[key] = time;
+  }
+
+  const Experiment& experiment_;
+  const Backend& backend_;
+  Reporter& reporter_;
+  std::map<std::string, double> compute_times_;
+};
+
+// ---- the runs ----------------------------------------------------------------------------------------------------
+
+class Runner {
+ public:
+  Runner(const Experiment& experiment, const Backend& backend, const RunOptions& options, Reporter& reporter)
+      : experiment_(experiment),
+        backend_(backend),
+        options_(options),
+        reporter_(reporter),
+        links_(experiment, backend, reporter),
+        file_(options.out + "/result.json", options.force ? Existing::replace : Existing::refuse),
+        result_(begin_result(experiment, options.arguments, backend.blas_info())) {}
+
+  ExitCode run() {
+    file_.save(result_);
+    reporter_.begin(result_);
+    for (std::size_t setting = 0; setting < experiment_.scenario.settings.size(); ++setting) {
+      run_setting(setting);
+    }
+    result_["expectations"] = evaluate_expectations(experiment_.scenario, result_["runs"]);
+    result_["ended"] = utc_now();
+    file_.save(result_);
+    return judge();
+  }
+
+ private:
+  void run_setting(std::size_t setting) {
+    ResolvedLink link;
+    std::string no_link;
+    try {
+      link = links_.resolve(setting);
+      reporter_.calibrated(link);
+      if (experiment_.scenario.settings.size() == 1) {
+        record_link(result_, link);
+      }
+    } catch (const std::exception& error) {
+      no_link = fmt::format("the calibration of its link failed: {}", error.what());
+      reporter_.warn(no_link);
+    }
+    for (std::size_t index = 0; index < experiment_.runs.size(); ++index) {
+      if (experiment_.runs[index].setting == setting) {
+        result_["runs"][index] = no_link.empty()
+                                     ? train_run(index, link)
+                                     : entry_not_run(experiment_, experiment_.runs[index], "skipped", no_link);
+        file_.save(result_);
+        if (options_.trace) {
+          write_whole_file(options_.out + "/trace.json", trace_.text(), Existing::replace);
+        }
+        reporter_.run_ended(result_["runs"][index]);
+      }
+    }
+  }
+
+  Json train_run(std::size_t index, const ResolvedLink& link) {
+    const PreparedRun& run = experiment_.runs[index];
+    TrainRequest request = train_request(experiment_, run, link.link);
+    request.trace = options_.trace;
+    const std::int64_t steps = request.warmup_steps + request.measured_steps;
+    reporter_.run_begins(run.name, index, experiment_.runs.size());
+    try {
+      const TrainOutcome outcome = backend_.train(
+          request, [&](std::int64_t step, const StepRecord& record) { reporter_.step_ended(step, steps, record); });
+      Json entry = entry_of_run(experiment_, run, link, outcome);
+      if (options_.trace) {
+        trace_.add_run(run.name, run.schedule, outcome.trace);
+      }
+      warn_about(entry);
+      return entry;
+    } catch (const std::exception& error) {
+      Json entry = entry_not_run(experiment_, run, "failed", error.what());
+      entry["link"] = link_as_json(link);
+      return entry;
+    }
+  }
+
+  void warn_about(const Json& entry) {
+    const std::string name = entry["name"];
+    const Json& slow = entry["metrics"]["step_time_s"]["slow_rank"];
+    if (!slow.is_null()) {
+      reporter_.warn(
+          fmt::format("run {}: rank {} keeps the others waiting: busy {:.1f} ms a step, the others {:.1f} ms", name,
+                      slow["rank"].get<std::int64_t>(), slow["busy_s"].get<double>() * 1e3,
+                      slow["others_busy_s"].get<double>() * 1e3));
+    }
+    if (!entry["metrics"]["traffic_bytes"]["same_every_step"].get<bool>()) {
+      reporter_.warn(fmt::format("run {}: steps differ in the bytes they sent", name));
+    }
+  }
+
+  ExitCode judge() {
+    bool met = true;
+    for (const Json& entry : result_["expectations"]) {
+      reporter_.expectation(entry);
+      met = met && entry["met"].get<bool>();
+    }
+    const bool ran = std::all_of(result_["runs"].begin(), result_["runs"].end(),
+                                 [](const Json& run) { return run["status"] == "ok"; });
+    return !ran ? kFailed : met ? kFine : kNotMet;
+  }
+
+  const Experiment& experiment_;
+  const Backend& backend_;
+  const RunOptions& options_;
+  Reporter& reporter_;
+  LinkResolver links_;
+  ResultFile file_;
+  ChromeTrace trace_;
+  Json result_;
+};
+
+}  // namespace
+
+ExitCode run_experiment(const Experiment& experiment, const Backend& backend, const RunOptions& options,
+                        Reporter& reporter) {
+  make_room(experiment, options);
+  warn_about(experiment, reporter);
+  return Runner(experiment, backend, options, reporter).run();
+}
+
+}  // namespace lamina

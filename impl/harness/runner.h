@@ -1,0 +1,34 @@
+// Runs an experiment: calibrates its link, trains each run, measures, and keeps the result file whole all the while.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "impl/harness/backend.h"
+#include "impl/harness/prepare.h"
+#include "impl/harness/report.h"
+
+namespace lamina {
+
+// What a command ends with.
+enum ExitCode : int {
+  kFine = 0,
+  kNotMet = 1,         // an expectation, or a regression
+  kUsage = 2,          // bad usage or a bad scenario: nothing was started
+  kFailed = 3,         // a run failed, or a result could not be kept
+  kNotComparable = 4,  // of comparisons
+};
+
+struct RunOptions {
+  std::string out;  // folder of result.json and trace.json
+  bool force = false;
+  bool trace = false;
+  std::vector<std::string> arguments;  // the command line, for the result
+};
+
+// Throws UsageError when something is in the way of what would be written, Error when the result cannot be kept.
+// A run that fails is marked so, with its reason, and does not stop the others.
+ExitCode run_experiment(const Experiment& experiment, const Backend& backend, const RunOptions& options,
+                        Reporter& reporter);
+
+}  // namespace lamina
