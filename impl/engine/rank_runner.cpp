@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <set>
 #include <thread>
 
@@ -36,7 +37,7 @@ class Groups {
     world_ = transport.group(members);
     for (const auto& [from, to] : pairs_of(schedule)) {
       if (from == here.pipeline || to == here.pipeline) {
-        const auto world_rank = [&](std::int32_t pipeline) {
+        const auto world_rank = [&](std::int64_t pipeline) {
           return static_cast<int>(rank_of({here.data, pipeline, here.tensor}, parallel));
         };
         pairs_[{from, to}] = transport.group({world_rank(from), world_rank(to)});
