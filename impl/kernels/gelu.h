@@ -6,11 +6,18 @@
 
 namespace lamina::kernels {
 
-// 1 / (1 + e^(-2u)) for u as above.
+// gate = 1 / (1 + e^(-2u)) for u as above, and 1 - gate without cancellation where the gate is nearly 1.
 template <class A, int W>
-LAMINA_DEVICE Pack<A, W> gelu_gate(const Pack<A, W>& z) {
+struct GeluGate {
+  Pack<A, W> gate;
+  Pack<A, W> complement;
+};
+template <class A, int W>
+LAMINA_DEVICE GeluGate<A, W> gelu_gate(const Pack<A, W>& z) {
   constexpr A kMinusTwoRoot = A(-1.5957691216057307);  // -2 · sqrt(2/pi)
-  return A(1) / (exponential(z * (z * z * A(0.044715) + A(1)) * kMinusTwoRoot) + A(1));
+  const Pack<A, W> e = exponential(z * (z * z * A(0.044715) + A(1)) * kMinusTwoRoot);
+  const Pack<A, W> gate = A(1) / (e + A(1));
+  return {gate, select_less(e, A(1), e * gate, A(1) - gate)};
 }
 
 // output = gelu(input + bias); the input keeps its place for backward.
@@ -28,7 +35,7 @@ struct BiasGeluForward {
     const std::int64_t start = row * columns;
     team.template each_pack<V>(columns, [&](auto at) {
       const auto z = load<A>(at, input + start) + load<A>(at, bias);
-      store(at, output + start, z * gelu_gate(z));
+      store(at, output + start, z * gelu_gate(z).gate);
     });
   }
 };
@@ -51,9 +58,9 @@ struct BiasGeluBackward {
     const std::int64_t start = row * columns;
     team.template each_pack<V>(columns, [&](auto at) {
       const auto z = load<A>(at, input + start) + load<A>(at, bias);
-      const auto gate = gelu_gate(z);
+      const auto [gate, complement] = gelu_gate(z);
       const auto value = z * gate;
-      const auto slope = gate + value * (A(1) - gate) * ((z * z * A(3 * 0.044715) + A(1)) * kTwoRoot);
+      const auto slope = gate + value * complement * ((z * z * A(3 * 0.044715) + A(1)) * kTwoRoot);
       store(at, gradient + start, load<A>(at, gradient + start) * slope);
       store(at, output + start, value);
     });
