@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 
 #include "impl/base/error.h"
 #include "impl/harness/build_info.h"
@@ -148,6 +149,16 @@ void add_scenario(CLI::App& command, Options& options, bool required) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
 }
 
+// The parser itself only says that some command is missing.
+void check_command(const std::vector<std::string>& arguments) {
+  constexpr std::array<std::string_view, 4> kCommands{"run", "check", "show", "info"};
+  const bool named = !arguments.empty() && !arguments.front().starts_with('-');
+  if (named && std::find(kCommands.begin(), kCommands.end(), arguments.front()) == kCommands.end()) {
+    throw UsageError(fmt::format("no command is named {}; did you mean {}? (lamina --help shows the usage)",
+                                 arguments.front(), nearest_name(arguments.front(), kCommands)));
+  }
+}
+
 int dispatch(const std::vector<std::string>& arguments, const Backend& backend, std::FILE* output, std::FILE* errors) {
   Options options;
   CLI::App app("Trains, replays and simulates ways of splitting a transformer's training over ranks.", "lamina");
@@ -174,6 +185,7 @@ int dispatch(const std::vector<std::string>& arguments, const Backend& backend, 
 
   CLI::App* info = app.add_subcommand("info", "Print version, features, methods and links");
 
+  check_command(arguments);
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
   try {
     app.parse(reversed);

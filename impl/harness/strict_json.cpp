@@ -72,7 +72,8 @@ class Builder : public nlohmann::json_sax<Json> {
     std::string text;
     for (const Frame& frame : frames_) {
       if (frame.value->is_array()) {
-        text += fmt::format("[{}]", frame.value->size());
+        const bool inside = &frame != &frames_.back();  // the element being read is in the list already
+        text += fmt::format("[{}]", frame.value->size() - (inside ? 1 : 0));
       } else if (!frame.key.empty()) {
         text += (text.empty() ? "" : ".") + frame.key;
       }
@@ -124,6 +125,9 @@ class Builder : public nlohmann::json_sax<Json> {
 Json parse_strict_json(std::string_view text, const std::string& name) {
   if (text.starts_with("\xef\xbb\xbf")) {
     throw UsageError(fmt::format("{}: starts with a byte-order mark; save it as plain UTF-8", name));
+  }
+  if (const std::size_t at = text.find('\0'); at != std::string_view::npos) {  // the parser would end there
+    throw UsageError(fmt::format("{}: byte {} is NUL", name, at));
   }
   if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) {
     throw UsageError(fmt::format("{}: is empty", name));

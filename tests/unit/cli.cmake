@@ -1,0 +1,1 @@
+lamina_test(cli_test SOURCES cli_test.cpp LINKS lamina_harness)

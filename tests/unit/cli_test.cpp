@@ -1,0 +1,166 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "impl/harness/command_line.h"
+#include "impl/harness/keys.h"
+#include "tests/unit/harness_fakes.h"
+
+namespace lamina {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::StartsWith;
+
+struct Ended {
+  int code = 0;
+  std::string output;
+  std::string errors;
+};
+
+std::string drain(std::FILE* file) {
+  std::string text;
+  std::rewind(file);
+  for (int c = 0; (c = std::fgetc(file)) != EOF;) {
+    text += static_cast<char>(c);
+  }
+  std::fclose(file);
+  return text;
+}
+
+Ended lamina_command(const std::vector<std::string>& arguments, const Backend& backend = fakes::backend()) {
+  std::FILE* output = std::tmpfile();
+  std::FILE* errors = std::tmpfile();
+  Ended ended;
+  ended.code = run_command_line(arguments, backend, output, errors);
+  ended.output = drain(output);
+  ended.errors = drain(errors);
+  return ended;
+}
+
+// One line that says whose it is.
+void expect_complaint(const Ended& ended, int code, const std::string& words) {
+  EXPECT_EQ(ended.code, code);
+  EXPECT_THAT(ended.errors, AllOf(StartsWith("lamina: "), HasSubstr(words)));
+  EXPECT_EQ(std::count(ended.errors.begin(), ended.errors.end(), '\n'), 1) << ended.errors;
+  EXPECT_THAT(ended.output, IsEmpty());
+}
+
+std::string scenario_file(const Json& document = fakes::small_scenario()) {
+  return fakes::write_file(fakes::folder() + "/scenario.json", document.dump());
+}
+
+TEST(CommandLine, BadUsageIsOneLineAndTwo) {
+  expect_complaint(lamina_command({}), 2, "subcommand");
+  expect_complaint(lamina_command({"fly"}), 2, "fly");
+  expect_complaint(lamina_command({"run"}), 2, "SCENARIO");
+  expect_complaint(lamina_command({"run", "x.json", "--fast"}), 2, "--fast");
+  expect_complaint(lamina_command({"run", "x.json", "y.json"}), 2, "y.json");
+  expect_complaint(lamina_command({"check"}), 2, "scenario");
+  expect_complaint(lamina_command({"run", "no/such.json"}), 2, "no/such.json");
+  expect_complaint(lamina_command({"check", scenario_file(), "--set", "seed"}), 2, "path=value");
+  expect_complaint(lamina_command({"show", scenario_file(), "--run", "layred"}), 2, "did you mean layered?");
+}
+
+TEST(CommandLine, ABadScenarioStartsNothing) {
+  Json document = fakes::small_scenario();
+  document["model"]["layers"] = 4.5;
+  Backend backend = fakes::backend();
+  backend.train = [](const TrainRequest&, const StepProgress&) -> TrainOutcome {
+    ADD_FAILURE() << "something was started";
+    return {};
+  };
+  const std::string out = fakes::folder() + "/out";
+  expect_complaint(lamina_command({"run", scenario_file(document), "--out", out}, backend), 2, "model.layers is 4.5");
+  EXPECT_FALSE(std::filesystem::exists(out));
+  Json unknown = fakes::small_scenario();
+  unknown["runs"][0]["method"] = "none";
+  expect_complaint(lamina_command({"run", scenario_file(unknown), "--out", out}, backend), 2, "run depth-first");
+}
+
+TEST(CommandLine, RunEndsWithTheRunnersCode) {
+  const std::string file = scenario_file();
+  const std::string out = file + ".out";
+  const Ended fine = lamina_command({"run", file, "--out", out, "--set", "seed=5"});
+  EXPECT_EQ(fine.code, 0);
+  EXPECT_THAT(fine.output, AllOf(HasSubstr("# seed: 5\n"), HasSubstr("# model.layers: 3\n"),
+                                 HasSubstr("# run layered: layered_accumulation, 2 data x 1 pipeline x 1 tensor"),
+                                 HasSubstr("\nlayered   ")));
+  const Json result = Json::parse(fakes::read_file(out + "/result.json"));
+  EXPECT_EQ(result["argv"], Json(std::vector<std::string>{"lamina", "run", file, "--out", out, "--set", "seed=5"}));
+
+  const Ended again = lamina_command({"run", file, "--out", out});
+  expect_complaint(again, 2, "--force");
+  EXPECT_EQ(lamina_command({"run", file, "--out", out, "--force"}).code, 0);
+
+  Backend failing = fakes::backend();
+  failing.train = [](const TrainRequest&, const StepProgress&) -> TrainOutcome { throw Error("a rank\nfell over"); };
+  EXPECT_EQ(lamina_command({"run", file, "--out", out, "--force"}, failing).code, 3);
+
+  Json document = fakes::small_scenario();
+  document["expect"] =
+      Json::parse(R"([{"metric": "step_time_s", "of": "layered", "over": "depth-first", "at_least": 2}])");
+  EXPECT_EQ(lamina_command({"run", scenario_file(document), "--out", out, "--force"}).code, 1);
+}
+
+TEST(CommandLine, ProgressGoesToTheOtherStreamWithoutControlCharacters) {
+  const std::string file = scenario_file();
+  const Ended ended = lamina_command({"run", file, "--out", file + ".out"});
+  EXPECT_THAT(ended.errors, HasSubstr("[1/2] depth-first\n"));
+  EXPECT_EQ(ended.errors.find('\033'), std::string::npos);
+  EXPECT_EQ(ended.errors.find('\r'), std::string::npos);
+}
+
+TEST(CommandLine, CheckPrintsWhatAScenarioResolvesTo) {
+  const Ended ended = lamina_command({"check", scenario_file(), "--set", "batch.micro=2"});
+  EXPECT_EQ(ended.code, 0);
+  const Json resolved = Json::parse(ended.output);
+  EXPECT_EQ(resolved["runs"][1]["plan"]["micro_batches"], 2);
+  EXPECT_EQ(resolved["scenario"]["batch"]["micro"], 2);
+  EXPECT_EQ(resolved["runs"][0]["parameters"], 900);
+}
+
+TEST(CommandLine, CheckPrintsSchemaKeysAndSupport) {
+  EXPECT_EQ(lamina_command({"check", "--schema"}).output, scenario_schema().dump(2) + "\n");
+  EXPECT_EQ(lamina_command({"check", "--keys"}).output, keys_as_markdown());
+  Backend backend = fakes::backend();
+  backend.build_schedule = [](const Method&, const Plan& plan) -> Schedule {
+    if (plan.zero_stage == 3) {
+      throw UsageError("stage 3 is too much");
+    }
+    return {plan, {}};
+  };
+  const Ended support = lamina_command({"check", "--support"}, backend);
+  EXPECT_EQ(support.code, 0);
+  EXPECT_THAT(support.output, AllOf(HasSubstr("layered_accumulation"), HasSubstr("no: stage 3 is too much")));
+}
+
+TEST(CommandLine, ShowPrintsSchedules) {
+  Json document = fakes::small_scenario();
+  const std::string file = scenario_file(document);
+  const Ended both = lamina_command({"show", file});
+  EXPECT_EQ(both.code, 0);
+  EXPECT_THAT(both.output, AllOf(HasSubstr("# depth-first\n"), HasSubstr("# layered\n")));
+  const Ended one = lamina_command({"show", file, "--run", "layered", "--text"});
+  EXPECT_THAT(one.output, HasSubstr("# layered\n"));
+  EXPECT_EQ(one.output.find("# depth-first"), std::string::npos);
+}
+
+TEST(CommandLine, InfoVersionAndHelpAreFine) {
+  const Ended info = lamina_command({"info"});
+  EXPECT_EQ(info.code, 0);
+  EXPECT_THAT(info.output, AllOf(HasSubstr("layered_accumulation"), HasSubstr("infiniband-hdr"), HasSubstr("MPI")));
+  const Ended version = lamina_command({"--version"});
+  EXPECT_EQ(version.code, 0);
+  EXPECT_THAT(version.output, StartsWith("lamina "));
+  const Ended help = lamina_command({"--help"});
+  EXPECT_EQ(help.code, 0);
+  EXPECT_THAT(help.output, AllOf(HasSubstr("Examples:"), HasSubstr("Exit codes:")));
+  EXPECT_THAT(lamina_command({"run", "--help"}).output, HasSubstr("lamina run [OPTIONS] SCENARIO"));
+}
+
+}  // namespace
+}  // namespace lamina
