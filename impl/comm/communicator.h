@@ -48,7 +48,9 @@ class Aborted : public Error {
 };
 
 // A message under way. wait() returns when the buffer may be reused (send) or holds the message (receive); it throws
-// Aborted, or Error naming peer, bytes and the time waited once the transport's deadline has passed.
+// Aborted, or Error naming peer, bytes and the time waited once the transport's deadline has passed. A request
+// destroyed before wait() has returned leaves its buffer alone from then on: the message does not arrive, and the
+// peer's wait() ends by abort or deadline.
 class Request {
  public:
   virtual ~Request() = default;
@@ -57,12 +59,17 @@ class Request {
 
 // One group of ranks. Messages between two ranks of a group arrive in the order sent; there are no tags. A
 // communicator is used by one thread at a time; different communicators are independent. Sends are rendezvous: they
-// need not complete before the receiver has posted its receive.
+// need not complete before the receiver has posted its receive. A receive has exactly the sent message's size; wait()
+// throws Error on a side that sees another. Peers are other members: nobody sends to itself.
 class Communicator {
  public:
+  // Room for the chunks that a collective has under way; reserved with the communicator, touched when first used.
+  static constexpr std::int64_t kWorkspaceBytes = std::int64_t{1} << 20;
+
   virtual ~Communicator() = default;
   virtual int rank() const = 0;  // in the group
   virtual int size() const = 0;
+  std::span<std::byte> workspace() { return {workspace_.get(), static_cast<std::size_t>(kWorkspaceBytes)}; }
 
   // Counts the bytes in the ledger, then starts the message.
   std::unique_ptr<Request> send(int peer, std::span<const std::byte> bytes, TrafficTag tag) {
@@ -72,12 +79,14 @@ class Communicator {
   std::unique_ptr<Request> receive(int peer, std::span<std::byte> bytes) { return start_receive(peer, bytes); }
 
  protected:
-  explicit Communicator(TrafficLedger* ledger) : ledger_(ledger) {}
+  explicit Communicator(TrafficLedger* ledger)
+      : ledger_(ledger), workspace_(std::make_unique_for_overwrite<std::byte[]>(kWorkspaceBytes)) {}
   virtual std::unique_ptr<Request> start_send(int peer, std::span<const std::byte> bytes) = 0;
   virtual std::unique_ptr<Request> start_receive(int peer, std::span<std::byte> bytes) = 0;
 
  private:
   TrafficLedger* ledger_;
+  std::unique_ptr<std::byte[]> workspace_;
 };
 
 // One rank's access to the others.
@@ -92,7 +101,12 @@ class Transport {
   virtual TrafficLedger& ledger() = 0;
   // Makes every blocked or later call on every rank throw Aborted; the first reason wins.
   virtual void abort(const std::string& reason) = 0;
+  // How long one wait() may take; without end until set.
   virtual void set_deadline(std::chrono::duration<double> longest_wait) = 0;
 };
+
+// A rank's place among the members of a group; throws Error when a member is out of range or twice in the list, or
+// when the rank is not a member.
+int place_in_group(const std::vector<int>& members, int rank, int world_size);
 
 }  // namespace lamina

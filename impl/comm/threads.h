@@ -22,7 +22,7 @@ class ThreadsFabric {
   ~ThreadsFabric();
   ThreadsFabric(const ThreadsFabric&) = delete;
   ThreadsFabric& operator=(const ThreadsFabric&) = delete;
-  Transport& endpoint(int rank);  // lives as long as the fabric; used by that rank's threads
+  Transport& endpoint(int rank);     // lives as long as the fabric; used by that rank's threads
   std::string abort_reason() const;  // empty while nothing failed
 
  private:

@@ -17,6 +17,7 @@
 #include "impl/harness/report.h"
 #include "impl/harness/runner.h"
 #include "impl/schedule/text.h"
+#include "impl/simulator/lanes.h"
 
 namespace lamina {
 namespace {

@@ -41,8 +41,8 @@ class Transformer {
   // saved is written in every mode (with full recomputation it is scratch).
   void layer_forward(const Real* parameters, const Real* input, Real* output, Real* saved);
   // activation_gradient holds the gradient of the output on entry and of the input on return.
-  void layer_backward(const Real* parameters, const Real* input, Real* saved, Real* activation_gradient,
-                      Real* gradient, bool accumulate);
+  void layer_backward(const Real* parameters, const Real* input, Real* saved, Real* activation_gradient, Real* gradient,
+                      bool accumulate);
 
   // Final norm, logits, cross-entropy and their backward. Returns the cross-entropy summed over counted targets
   // (target >= 0; -1 is not counted). activation_gradient receives d(loss)/d(input) where the loss is that sum times

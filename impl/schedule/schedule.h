@@ -21,7 +21,7 @@ inline constexpr int kStreamKinds = 6;
 //   kind        part            reads                                              writes
 //   forward     embedding       parameters                                         checkpoint
 //   forward     whole           parameters, checkpoint                             checkpoint, saved
-//   loss        head            parameters, checkpoint, target_count               activation_gradient, gradient,
+//   loss        head            parameters, checkpoint, target_count, loss_sum     activation_gradient, gradient,
 //                                                                                  loss_sum, saved
 //   backward    whole           parameters, checkpoint, activation_gradient,       activation_gradient, gradient,
 //                               saved unless recompute is full                     [saved if recompute is full]
@@ -29,18 +29,19 @@ inline constexpr int kStreamKinds = 6;
 //   send        (unit's)        checkpoint or activation_gradient                  -
 //   receive     (unit's)        -                                                  checkpoint or activation_gradient
 //   gather      (unit's)        parameter_shard (ZeRO-3) or parameters (1, 2)      parameters
-//   reduce      (unit's)        gradient, [gradient_shard if accumulate]           gradient_shard
+//   reduce      (unit's)        gradient                                           gradient_shard, or gradient where
+//                                                                                  the full gradient is kept (in place)
 //   all_reduce  (unit's)        gradient                                           gradient
 //   update      (unit's)        gradient or gradient_shard, [gradient_norm if      parameters or parameter_shard
 //                               the plan clips]
 //   copy_in     (unit's)        host slot                                          device slot
 //   copy_out    (unit's)        device slot                                        host slot
-//   count       -               -                                                  target_count
+//   count       -               -                                                  target_count, loss_sum (to 0)
 //   norm        -               every gradient or gradient_shard of the rank       gradient_norm
 //   loss_total  -               loss_sum                                           loss_sum
 //
 // A layer's backward works in place: it reads the gradient of its output and leaves the gradient of its input in the
-// same slot. forward, loss and backward run on the compute stream; `loss` is head forward, cross-entropy and head
+// same slot. An op that accumulates also reads what it adds to. forward, loss and backward run on the compute stream; `loss` is head forward, cross-entropy and head
 // backward of one micro-batch (a layered order would otherwise keep m sets of logits). count, norm and loss_total are
 // collectives of a few bytes, category `control` in the ledger: count and loss_total over the data-parallel group,
 // norm over all ranks.

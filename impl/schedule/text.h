@@ -11,7 +11,4 @@ namespace lamina {
 std::string to_text(const Schedule& schedule);
 Schedule schedule_from_text(std::string_view text);  // throws UsageError with the line number
 
-// Lanes for a terminal: one line per rank and stream, one column per op in a timeline of unit costs.
-std::string to_lanes(const Schedule& schedule, int columns);
-
 }  // namespace lamina

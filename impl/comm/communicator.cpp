@@ -1,0 +1,58 @@
+#include "impl/comm/communicator.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace lamina {
+
+std::string_view name_of(TrafficKind kind) {
+  switch (kind) {
+    case TrafficKind::data_reduce:
+      return "data_reduce";
+    case TrafficKind::data_gather:
+      return "data_gather";
+    case TrafficKind::pipeline_send:
+      return "pipeline_send";
+    case TrafficKind::tensor:
+      return "tensor";
+    case TrafficKind::control:
+      return "control";
+  }
+  return "?";
+}
+
+void TrafficLedger::add(TrafficTag tag, std::int64_t bytes) {
+  bytes_[static_cast<std::size_t>(tag.kind)][static_cast<std::size_t>(tag.unit)].fetch_add(bytes,
+                                                                                           std::memory_order_relaxed);
+}
+
+std::int64_t TrafficLedger::bytes(TrafficKind kind, UnitKind unit) const {
+  return bytes_[static_cast<std::size_t>(kind)][static_cast<std::size_t>(unit)].load(std::memory_order_relaxed);
+}
+
+std::int64_t TrafficLedger::bytes(TrafficKind kind) const {
+  const auto& units = bytes_[static_cast<std::size_t>(kind)];
+  return std::accumulate(units.begin(), units.end(), std::int64_t{0},
+                         [](std::int64_t sum, const auto& unit) { return sum + unit.load(std::memory_order_relaxed); });
+}
+
+void TrafficLedger::reset() {
+  for (auto& units : bytes_) {
+    for (auto& unit : units) {
+      unit.store(0, std::memory_order_relaxed);
+    }
+  }
+}
+
+int place_in_group(const std::vector<int>& members, int rank, int world_size) {
+  const std::string list = fmt::format("group [{}] of {} ranks", fmt::join(members, ", "), world_size);
+  for (const int member : members) {
+    LAMINA_CHECK(member >= 0 && member < world_size, "{}: there is no rank {}", list, member);
+    LAMINA_CHECK(std::count(members.begin(), members.end(), member) == 1, "{}: rank {} is there twice", list, member);
+  }
+  const auto place = std::find(members.begin(), members.end(), rank);
+  LAMINA_CHECK(place != members.end(), "{}: rank {} is not a member", list, rank);
+  return static_cast<int>(place - members.begin());
+}
+
+}  // namespace lamina

@@ -1,0 +1,199 @@
+// Ranks as threads: the checks that every transport must pass, rendezvous, abort, deadline.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <limits>
+
+#include "impl/comm/collectives.h"
+#include "tests/unit/comm_checks.h"
+#include "tests/unit/comm_ranks.h"
+
+namespace lamina {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::StartsWith;
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+constexpr TrafficTag kTag{TrafficKind::data_reduce, UnitKind::layer};
+
+struct Setting {
+  CommCheck check;
+  int ranks;
+  EmulatedLink link;
+};
+
+std::string name_of_setting(const testing::TestParamInfo<Setting>& setting) {
+  return fmt::format("{}_{}_ranks{}", setting.param.check.name, setting.param.ranks,
+                     setting.param.link.bandwidth_bits_per_s > 0 ? "_emulated_link" : "");
+}
+
+class EveryTransport : public testing::TestWithParam<Setting> {};
+
+TEST_P(EveryTransport, Check) {
+  const Setting& setting = GetParam();
+  ThreadsFabric fabric(setting.ranks, setting.link);
+  run_ranks(fabric, setting.ranks, setting.check.run);
+  EXPECT_EQ(fabric.abort_reason(), "");
+}
+
+std::vector<Setting> settings() {
+  std::vector<Setting> all;
+  for (const CommCheck& check : comm_checks()) {
+    for (const int ranks : {1, 2, 3, 5, 8}) {
+      all.push_back({check, ranks, {}});
+    }
+    all.push_back({check, 3, {200e9, 30e-6}});
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Threads, EveryTransport, testing::ValuesIn(settings()), name_of_setting);
+
+TEST(ThreadsFabric, SendEndsOnlyOnceTheReceiveIsPosted) {
+  ThreadsFabric fabric(2, {});
+  std::atomic<bool> posted = false;
+  const auto failures = run_ranks(fabric, 2, [&](Transport& transport) {
+    const auto group = transport.group({0, 1});
+    std::byte byte{42};
+    if (transport.rank() == 0) {
+      group->send(1, {&byte, 1}, kTag)->wait();
+      LAMINA_CHECK(posted.load(), "the send ended before its receive");
+    } else {
+      byte = {};
+      std::this_thread::sleep_for(50ms);
+      posted = true;
+      group->receive(0, {&byte, 1})->wait();
+      LAMINA_CHECK(byte == std::byte{42}, "received {}", std::to_integer<int>(byte));
+    }
+  });
+  EXPECT_THAT(failures, ElementsAre("", ""));
+}
+
+TEST(ThreadsFabric, AbortEndsEveryWaitAndEveryLaterCall) {
+  // Rank 0 waits for a message that nobody sends, ranks 1 and 2 for one that takes 10⁵ seconds on the link.
+  ThreadsFabric fabric(4, {1e3, 0});
+  std::vector<std::byte> buffer0(8), buffer1(12'500'000), buffer2(12'500'000);
+  const auto start = Clock::now();
+  const auto failures = run_ranks(fabric, 4, [&](Transport& transport) {
+    const auto all = transport.group({0, 1, 2, 3});
+    const auto later_call = [&](auto&& wait) {
+      try {
+        wait();
+        throw std::runtime_error("the wait ended");
+      } catch (const Aborted&) {
+        all->send(3, buffer0, kTag);
+      }
+    };
+    switch (transport.rank()) {
+      case 0:
+        return later_call([&] { all->receive(3, buffer0)->wait(); });
+      case 1:
+        return later_call([&] { all->send(2, buffer1, kTag)->wait(); });
+      case 2:
+        return later_call([&] { all->receive(1, buffer2)->wait(); });
+      default:
+        std::this_thread::sleep_for(100ms);
+        transport.abort("first");
+        transport.abort("second");
+        transport.group({3});
+    }
+  });
+  EXPECT_THAT(failures, ElementsAre("aborted: first", "aborted: first", "aborted: first", "aborted: first"));
+  EXPECT_EQ(fabric.abort_reason(), "first");
+  EXPECT_LT(Clock::now() - start, 5s);
+}
+
+TEST(ThreadsFabric, RankThatThrowsInsideACollectiveEndsTheOthers) {
+  ThreadsFabric fabric(5, {});
+  const auto failures = run_ranks(fabric, 5, [&](Transport& transport) {
+    const auto group = transport.group({0, 1, 2, 3, 4});
+    std::vector<float> values(500'000, 1.0F);
+    for (int turn = 0; turn < 10; ++turn) {
+      if (transport.rank() == 3 && turn == 4) {
+        throw std::runtime_error("out of luck");
+      }
+      all_reduce<float>(*group, values, kTag);
+    }
+  });
+  EXPECT_THAT(failures, ElementsAre("aborted: rank 3: out of luck", "aborted: rank 3: out of luck",
+                                    "aborted: rank 3: out of luck", "out of luck", "aborted: rank 3: out of luck"));
+}
+
+TEST(ThreadsFabric, DeadlineNamesPeerBytesAndTime) {
+  ThreadsFabric fabric(3, {});
+  const auto failures = run_ranks(fabric, 3, [&](Transport& transport) {
+    const auto group = transport.group({2, 0, 1});
+    std::vector<std::byte> buffer(12345);
+    if (transport.rank() == 1) {
+      transport.set_deadline(0.2s);
+      group->receive(0, buffer)->wait();  // world rank 2
+    }
+  });
+  EXPECT_THAT(failures[1], AllOf(HasSubstr("rank 1 waited 0.2 s"), HasSubstr("12345 bytes from rank 2")));
+  EXPECT_THAT(fabric.abort_reason(), StartsWith("rank 1: rank 1 waited"));
+}
+
+TEST(ThreadsFabric, DeadlineHoldsForASlowLinkToo) {
+  ThreadsFabric fabric(2, {1e3, 0});
+  const auto failures = run_ranks(fabric, 2, [&](Transport& transport) {
+    const auto group = transport.group({0, 1});
+    std::vector<std::byte> buffer(1'000'000);
+    if (transport.rank() == 0) {
+      transport.set_deadline(0.1s);
+      group->send(1, buffer, kTag)->wait();
+    } else {
+      group->receive(0, buffer)->wait();
+    }
+  });
+  EXPECT_THAT(failures[0], AllOf(HasSubstr("1000000 bytes to rank 1"), HasSubstr("slower than the deadline")));
+  EXPECT_THAT(failures[1], StartsWith("aborted: rank 0: rank 0 waited"));
+}
+
+TEST(ThreadsFabric, DestroyedRequestLeavesItsBufferAlone) {
+  ThreadsFabric fabric(2, {});
+  const auto failures = run_ranks(fabric, 2, [&](Transport& transport) {
+    const auto group = transport.group({0, 1});
+    const auto other = transport.group({0, 1});
+    std::byte token{};
+    std::vector<std::byte> buffer(1000, std::byte{static_cast<unsigned char>(transport.rank())});
+    if (transport.rank() == 0) {
+      group->receive(1, buffer).reset();  // before the send
+      auto matched = group->receive(1, buffer);
+      other->receive(1, {&token, 1})->wait();  // the send is posted now
+      matched.reset();
+      other->send(1, {&token, 1}, kTag)->wait();
+      std::this_thread::sleep_for(20ms);
+      LAMINA_CHECK(std::count(buffer.begin(), buffer.end(), std::byte{0}) == 1000, "a withdrawn receive was written");
+    } else {
+      const auto send = group->send(0, buffer, kTag);
+      other->send(0, {&token, 1}, kTag)->wait();
+      other->receive(0, {&token, 1})->wait();
+      transport.set_deadline(0.1s);
+      send->wait();
+    }
+  });
+  EXPECT_THAT(failures[0], "");
+  EXPECT_THAT(failures[1], HasSubstr("1000 bytes to rank 0"));
+}
+
+TEST(ThreadsFabric, RefusesNonsense) {
+  EXPECT_THROW(ThreadsFabric(0, {}), Error);
+  EXPECT_THROW(ThreadsFabric(2, {-1, 0}), Error);
+  EXPECT_THROW(ThreadsFabric(2, {1e9, -1}), Error);
+  EXPECT_THROW(ThreadsFabric(2, {std::numeric_limits<double>::quiet_NaN(), 0}), Error);
+  ThreadsFabric fabric(2, {});
+  EXPECT_THROW(fabric.endpoint(2), Error);
+  EXPECT_THROW(fabric.endpoint(-1), Error);
+  const auto group = fabric.endpoint(0).group({0, 1});
+  std::byte byte{};
+  EXPECT_THROW(group->receive(0, {&byte, 1}), Error);
+  EXPECT_THROW(group->receive(2, {&byte, 1}), Error);
+}
+
+}  // namespace
+}  // namespace lamina
