@@ -114,7 +114,7 @@ Json memory_metric(const PreparedRun& run, const TrainOutcome& outcome) {
   metric["predicted"] = prediction_of_memory(run);
   metric["predicted_reason"] =
       run.prediction.reason.empty() ? "working set and transport are counted, not predicted" : run.prediction.reason;
-  metric["resident_set"] = outcome.resident_set_growth_bytes;
+  metric["resident_set"] = Json::array({outcome.resident_set_growth_bytes});  // one process holds all ranks
   return metric;
 }
 
