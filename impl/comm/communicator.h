@@ -59,8 +59,8 @@ class Request {
 
 // One group of ranks. Messages between two ranks of a group arrive in the order sent; there are no tags. A
 // communicator is used by one thread at a time; different communicators are independent. Sends are rendezvous: they
-// need not complete before the receiver has posted its receive. A receive has exactly the sent message's size; wait()
-// throws Error on a side that sees another. Peers are other members: nobody sends to itself.
+// need not complete before the receiver has posted its receive. A receive has exactly the sent message's size; else its
+// wait() throws Error (the sender's may). Peers are other members: nobody sends to itself.
 class Communicator {
  public:
   // Room for the chunks that a collective has under way; reserved with the communicator, touched when first used.

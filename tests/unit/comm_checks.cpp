@@ -274,7 +274,7 @@ void groups_at_once(Transport& transport) {
   }
 }
 
-// A receive of another size than was sent is an error on both sides, not a message cut short.
+// A receive of another size than was sent is an error where it is received, not a message cut short.
 void wrong_size_is_an_error(Transport& transport) {
   if (transport.size() < 2 || transport.rank() > 1) {
     return;
@@ -291,7 +291,8 @@ void wrong_size_is_an_error(Transport& transport) {
   } catch (const Error& error) {
     said = error.what();
   }
-  LAMINA_CHECK(said.find("16") != std::string::npos && said.find("24") != std::string::npos,
+  LAMINA_CHECK(transport.rank() == 0 ||
+                   (said.find("16 bytes") != std::string::npos && said.find("24 bytes") != std::string::npos),
                "a receive of 24 bytes for a message of 16 said '{}'", said);
 }
 

@@ -6,7 +6,9 @@
 #include <atomic>
 #include <limits>
 
+#include "impl/comm/agreement.h"
 #include "impl/comm/collectives.h"
+#include "impl/comm/launcher.h"
 #include "tests/unit/comm_checks.h"
 #include "tests/unit/comm_ranks.h"
 
@@ -193,6 +195,43 @@ TEST(ThreadsFabric, RefusesNonsense) {
   std::byte byte{};
   EXPECT_THROW(group->receive(0, {&byte, 1}), Error);
   EXPECT_THROW(group->receive(2, {&byte, 1}), Error);
+}
+
+TEST(Launcher, IsFoundByTheSizeItAnnounces) {
+  const auto with = [](std::string_view variable, const char* value) {
+    return launched_ranks([=](const char* asked) { return variable == asked ? value : nullptr; });
+  };
+  EXPECT_FALSE(with("", nullptr));
+  EXPECT_FALSE(with("PMI_SIZE", "1"));
+  EXPECT_FALSE(with("PMI_SIZE", "many"));
+  for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"}) {
+    const auto launched = with(variable, "12");
+    ASSERT_TRUE(launched) << variable;
+    EXPECT_EQ(launched->ranks, 12);
+    EXPECT_EQ(launched->variable, variable);
+    EXPECT_THROW(check_library_fits_launcher(1, launched), Error);
+    EXPECT_NO_THROW(check_library_fits_launcher(12, launched));
+    EXPECT_NO_THROW(check_library_fits_launcher(3, launched));
+  }
+  EXPECT_NO_THROW(check_library_fits_launcher(1, std::nullopt));
+}
+
+TEST(Agreement, NamesTheRanksThatDiffer) {
+  ThreadsFabric fabric(4, {});
+  const auto failures = run_ranks(fabric, 4, [](Transport& transport) {
+    check_same_everywhere(transport, "plan", "0123456789abcdef");
+    const std::string hash = transport.rank() == 1 || transport.rank() == 3 ? "bad" : "good";
+    try {
+      check_same_everywhere(transport, "plan", hash);
+    } catch (const UsageError& error) {
+      LAMINA_CHECK(std::string_view(error.what()) ==
+                       "the ranks were started with different plans: ranks 1, 3 have bad, rank 0 has good",
+                   "said '{}'", error.what());
+      return;
+    }
+    throw Error("nobody minded");
+  });
+  EXPECT_THAT(failures, testing::Each(""));
 }
 
 }  // namespace

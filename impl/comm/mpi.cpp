@@ -1,0 +1,726 @@
+#include "impl/comm/mpi.h"
+
+// The C++ bindings of old are gone; without this, Open MPI's header brings them back.
+#define OMPI_SKIP_MPICXX 1
+#define MPICH_SKIP_MPICXX 1
+#include <mpi.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <limits>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "impl/comm/launcher.h"
+
+namespace lamina {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Lock = std::unique_lock<std::mutex>;
+using Seconds = std::chrono::duration<double>;
+
+Clock::duration ticks(double s) { return std::chrono::ceil<Clock::duration>(Seconds(s)); }
+
+// Tags on the transport's own communicator. A group's messages carry the group's tag, which its first member draws
+// from a range of its own and tells the others.
+constexpr int kGroupTag = 0;
+constexpr int kHeartbeatTag = 1;
+constexpr int kLeavingTag = 2;
+constexpr int kFirstGroupTag = 16;
+constexpr int kGroupsPerLeader = 1024;
+
+// What a heartbeat says.
+constexpr char kAlive = 0;
+constexpr char kGoodbye = 1;
+
+constexpr int kAbortExitCode = 3;
+constexpr double kAbortGrace_s = 0.5;     // for the failing rank to write down that it failed
+constexpr double kStuck_s = 3;            // after this long inside one MPI call, an abort no longer waits for it
+constexpr double kLeft_s = 2;             // messages of a rank that has left still arrive for this long
+constexpr double kIdleLook_s = 0.05;      // between looks while only heartbeats are under way
+constexpr double kQuietLookFactor = 2.5;  // looks are this much rarer once nothing has ended for kQuiet_s
+constexpr double kQuiet_s = 0.05;
+
+std::string error_text(int code) {
+  std::array<char, MPI_MAX_ERROR_STRING> text{};
+  int length = 0;
+  MPI_Error_string(code, text.data(), &length);
+  return {text.data(), static_cast<std::size_t>(length)};
+}
+
+void check_mpi(int code, const char* call) {
+  if (code != MPI_SUCCESS) {
+    throw Error(fmt::format("{} failed: {}", call, error_text(code)));
+  }
+}
+
+enum class Side : std::uint8_t { send, receive };
+
+// What the requests of one communicator have in common.
+struct Place {
+  std::vector<int> members;
+  int rank = 0;  // in the group
+  int tag = 0;
+  std::condition_variable woken;  // one of its messages ended, or something every wait must look at
+};
+
+// A message under way, shared by its request and the progress thread. Guarded by the engine's mutex.
+struct Passage {
+  std::shared_ptr<Place> place;
+  Side side = Side::send;
+  int peer = 0;  // world rank
+  std::byte* buffer = nullptr;
+  std::int64_t bytes = 0;
+  std::int64_t pieces_left = 0;
+  std::string error;  // of the first piece that failed
+};
+
+// Everything about MPI: one progress thread makes all calls, and everybody else posts to it and waits.
+class Engine {
+ public:
+  explicit Engine(const MpiOptions& options);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  int most_groups() const { return most_groups_; }  // that one rank can be the first member of
+  void enlist(const std::shared_ptr<Place>& place);
+  std::shared_ptr<Passage> post(std::shared_ptr<Place> place, Side side, int peer, std::byte* buffer,
+                                std::int64_t bytes);
+  void wait(const Passage& passage);
+  void give_up(const Passage& passage);
+  void abort(const std::string& reason);
+  void set_deadline(double longest_wait_s);
+
+ private:
+  struct Under {  // one piece that MPI has
+    std::shared_ptr<Passage> passage;
+    std::int64_t bytes;
+  };
+
+  void run();
+  void start();
+  bool look();
+  void post_to_mpi(const std::shared_ptr<Passage>& passage);
+  bool test_pieces();
+  void keep_alive();
+  void beat(char byte);
+  void expect_beat();
+  void hear_beat();
+  void expect_leaving();
+  void hear_leaving();
+  void say_leaving();
+  bool everybody_leaves();
+  void say_goodbye();
+  void settle(const Under& piece, const MPI_Status& status);
+  void wake_all();
+  void abort_locked(const std::string& reason);
+  double seconds_to_next_look() const;
+  int left_neighbour() const { return (rank_ + size_ - 1) % size_; }
+
+  const MpiOptions options_;
+  int rank_ = 0;
+  int size_ = 1;
+  int most_groups_ = 0;
+  std::string host_;
+  const int exceptions_before_ = std::uncaught_exceptions();
+
+  std::mutex mutex_;                 // guards what follows up to the thread's own part; not held during MPI calls
+  std::condition_variable posted_;   // for the progress thread
+  std::condition_variable outside_;  // the progress thread left MPI, or is ready
+  bool ready_ = false;
+  bool inside_ = false;  // the progress thread is in MPI
+  bool frozen_ = false;  // buffers may be gone: MPI must not run any more
+  bool leaving_ = false;
+  std::exception_ptr start_failure_;
+  std::string reason_;
+  Clock::time_point aborted_at_;
+  double longest_wait_s_ = std::numeric_limits<double>::infinity();
+  std::vector<std::shared_ptr<Passage>> fresh_;
+  std::vector<std::weak_ptr<Place>> places_;
+  std::vector<std::optional<Clock::time_point>> left_;  // by world rank: when we heard that it leaves
+
+  // The progress thread's own.
+  MPI_Comm world_ = MPI_COMM_NULL;
+  std::vector<MPI_Request> requests_;  // pieces under way, beside:
+  std::vector<Under> under_way_;
+  std::vector<int> ended_;
+  std::vector<MPI_Status> statuses_;
+  Clock::time_point last_ended_;
+  Clock::time_point last_look_;
+  char beat_out_ = 0;
+  char beat_in_ = 0;
+  MPI_Request beat_send_ = MPI_REQUEST_NULL;
+  MPI_Request beat_receive_ = MPI_REQUEST_NULL;
+  Clock::time_point last_beat_;
+  Clock::time_point last_heard_;
+  char leaving_byte_ = 0;
+  char leaving_byte_out_ = 0;
+  MPI_Request leaving_receive_ = MPI_REQUEST_NULL;
+  std::vector<MPI_Request> leaving_sends_;
+  std::thread thread_;  // last: it uses all of the above
+};
+
+Engine::Engine(const MpiOptions& options) : options_(options) {
+  static std::atomic<bool> started = false;
+  LAMINA_CHECK(!started.exchange(true), "MPI can be started once in a process");
+  LAMINA_CHECK(options.most_piece_bytes >= 1 && options.most_piece_bytes <= std::numeric_limits<int>::max(),
+               "pieces of {} bytes", options.most_piece_bytes);
+  thread_ = std::thread([this] { run(); });
+  Lock lock(mutex_);
+  outside_.wait(lock, [&] { return ready_; });
+  if (start_failure_) {
+    lock.unlock();
+    thread_.join();
+    std::rethrow_exception(start_failure_);
+  }
+}
+
+Engine::~Engine() {
+  if (std::uncaught_exceptions() > exceptions_before_) {
+    abort("an exception left this rank's run");
+  }
+  Lock lock(mutex_);
+  leaving_ = true;
+  if (frozen_ && reason_.empty()) {
+    abort_locked("a message was given up, and the run went on");
+  }
+  if (!reason_.empty()) {  // the progress thread ends the process, unless MPI holds it
+    posted_.notify_all();
+    outside_.wait_for(lock, ticks(kStuck_s), [] { return false; });
+    std::_Exit(kAbortExitCode);
+  }
+  posted_.notify_all();
+  lock.unlock();
+  thread_.join();
+}
+
+void Engine::enlist(const std::shared_ptr<Place>& place) {
+  const Lock lock(mutex_);
+  std::erase_if(places_, [](const auto& one) { return one.expired(); });
+  places_.push_back(place);
+}
+
+std::shared_ptr<Passage> Engine::post(std::shared_ptr<Place> place, Side side, int peer, std::byte* buffer,
+                                      std::int64_t bytes) {
+  auto passage = std::make_shared<Passage>(Passage{std::move(place), side, peer, buffer, bytes, 0, {}});
+  passage->pieces_left = std::max<std::int64_t>(1, (bytes + options_.most_piece_bytes - 1) / options_.most_piece_bytes);
+  const Lock lock(mutex_);
+  if (!reason_.empty()) {
+    throw Aborted(reason_);
+  }
+  fresh_.push_back(passage);
+  posted_.notify_one();
+  return passage;
+}
+
+void Engine::wait(const Passage& passage) {
+  constexpr double kForever_s = 1e9;
+  Lock lock(mutex_);
+  const auto entered = Clock::now();
+  const double longest_s = std::min(longest_wait_s_, kForever_s);
+  for (;;) {
+    if (!passage.error.empty()) {
+      throw Error(passage.error);
+    }
+    if (passage.pieces_left == 0) {
+      return;
+    }
+    if (!reason_.empty()) {
+      throw Aborted(reason_);
+    }
+    const auto now = Clock::now();
+    const bool send = passage.side == Side::send;
+    const auto complain = [&](const char* why) {
+      throw Error(fmt::format("rank {} waited {:.1f} s to {} {} bytes {} rank {}: {}", rank_,
+                              Seconds(now - entered).count(), send ? "send" : "receive", passage.bytes,
+                              send ? "to" : "from", passage.peer, why));
+    };
+    auto until = entered + ticks(longest_s);
+    if (now >= until) {
+      complain("the deadline has passed");
+    }
+    if (const auto left = left_[static_cast<std::size_t>(passage.peer)]) {
+      if (now >= *left + ticks(kLeft_s)) {
+        complain("that rank has ended its run");
+      }
+      until = std::min(until, *left + ticks(kLeft_s));
+    }
+    passage.place->woken.wait_until(lock, until);
+  }
+}
+
+// The buffer is about to be gone: MPI must not touch it, and MPI can neither be told to forget a message nor be kept
+// from touching one buffer while it serves another.
+void Engine::give_up(const Passage& passage) {
+  Lock lock(mutex_);
+  if (passage.pieces_left > 0) {
+    frozen_ = true;
+    outside_.wait_for(lock, ticks(kStuck_s), [&] { return !inside_; });
+  }
+}
+
+void Engine::abort(const std::string& reason) {
+  const Lock lock(mutex_);
+  abort_locked(reason);
+}
+
+void Engine::abort_locked(const std::string& reason) {
+  if (!reason_.empty()) {
+    return;
+  }
+  reason_ = reason.empty() ? "no reason given" : reason;
+  aborted_at_ = Clock::now();
+  frozen_ = true;
+  fmt::print(stderr, "lamina: rank {} on {}: {}\n", rank_, host_, reason_);
+  std::fflush(stderr);
+  wake_all();
+  posted_.notify_all();
+}
+
+void Engine::set_deadline(double longest_wait_s) {
+  const Lock lock(mutex_);
+  longest_wait_s_ = longest_wait_s;
+}
+
+void Engine::wake_all() {
+  for (const auto& one : places_) {
+    if (const auto place = one.lock()) {
+      place->woken.notify_all();
+    }
+  }
+}
+
+// ---- The progress thread ----
+
+void Engine::run() {
+  prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);  // ns: sleeps are as short as asked for
+  try {
+    start();
+  } catch (...) {
+    start_failure_ = std::current_exception();
+  }
+  Lock lock(mutex_);
+  ready_ = true;
+  outside_.notify_all();
+  if (start_failure_) {
+    lock.unlock();
+    MPI_Finalize();
+    return;
+  }
+  for (bool done = false; !done;) {
+    if (!reason_.empty()) {
+      posted_.wait_until(lock, aborted_at_ + ticks(kAbortGrace_s), [&] { return leaving_; });
+      lock.unlock();
+      MPI_Abort(world_, kAbortExitCode);
+      std::_Exit(kAbortExitCode);
+    }
+    if (frozen_) {
+      posted_.wait(lock);  // for the abort that must follow
+      continue;
+    }
+    inside_ = true;
+    lock.unlock();
+    std::string failure;
+    try {
+      done = look();
+    } catch (const std::exception& error) {
+      failure = error.what();
+    }
+    lock.lock();
+    inside_ = false;
+    outside_.notify_all();
+    if (!failure.empty()) {
+      abort_locked(failure);
+    } else if (!done && fresh_.empty() && !frozen_) {
+      posted_.wait_for(lock, ticks(seconds_to_next_look()));
+    }
+  }
+  lock.unlock();
+  MPI_Comm_free(&world_);
+  MPI_Finalize();
+}
+
+void Engine::start() {
+  int provided = 0;
+  // This thread alone calls MPI, but for an abort when it is stuck.
+  check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
+  MPI_Comm_size(MPI_COMM_WORLD, &size_);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
+  check_library_fits_launcher(size_, launched_ranks());
+  check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &world_), "MPI_Comm_dup");
+  MPI_Comm_set_errhandler(world_, MPI_ERRORS_RETURN);
+
+  std::array<char, 256> host{};
+  gethostname(host.data(), host.size() - 1);
+  host_ = host.data();
+  int* tag_limit = nullptr;
+  int known = 0;
+  MPI_Comm_get_attr(world_, MPI_TAG_UB, static_cast<void*>(&tag_limit), &known);
+  LAMINA_CHECK(known != 0 && (*tag_limit - kFirstGroupTag) / size_ >= 1, "{} ranks need more tags than MPI has", size_);
+  most_groups_ = std::min(kGroupsPerLeader, (*tag_limit - kFirstGroupTag) / size_);
+
+  left_.resize(static_cast<std::size_t>(size_));
+  last_ended_ = last_look_ = last_heard_ = last_beat_ = Clock::now();
+  if (size_ > 1) {
+    expect_beat();
+    expect_leaving();
+  }
+}
+
+// One look at everything under way; true when all ranks have left.
+bool Engine::look() {
+  std::vector<std::shared_ptr<Passage>> fresh;
+  bool leaving = false;
+  {
+    const Lock lock(mutex_);
+    std::swap(fresh, fresh_);
+    leaving = leaving_;
+  }
+  for (const auto& passage : fresh) {
+    post_to_mpi(passage);
+  }
+  constexpr int kMostTests = 4;  // one ended message often lets the next one on
+  for (int tests = 0; tests < kMostTests && test_pieces(); ++tests) {
+  }
+  if (size_ == 1) {
+    return leaving;
+  }
+  keep_alive();
+  hear_leaving();
+  if (leaving && leaving_sends_.empty()) {
+    say_leaving();
+  }
+  if (leaving && everybody_leaves()) {
+    say_goodbye();
+    return true;
+  }
+  return false;
+}
+
+void Engine::post_to_mpi(const std::shared_ptr<Passage>& passage) {
+  const auto send = options_.rendezvous ? MPI_Issend : MPI_Isend;
+  std::int64_t begin = 0;
+  do {
+    const std::int64_t bytes = std::min(options_.most_piece_bytes, passage->bytes - begin);
+    std::byte* const piece = passage->buffer + begin;
+    MPI_Request request = MPI_REQUEST_NULL;
+    if (passage->side == Side::send) {
+      check_mpi(send(piece, static_cast<int>(bytes), MPI_BYTE, passage->peer, passage->place->tag, world_, &request),
+                "sending");
+    } else {
+      check_mpi(
+          MPI_Irecv(piece, static_cast<int>(bytes), MPI_BYTE, passage->peer, passage->place->tag, world_, &request),
+          "receiving");
+    }
+    requests_.push_back(request);
+    under_way_.push_back({passage, bytes});
+    begin += bytes;
+  } while (begin < passage->bytes);
+}
+
+// True when something ended.
+bool Engine::test_pieces() {
+  if (requests_.empty()) {
+    return false;
+  }
+  ended_.resize(requests_.size());
+  statuses_.resize(requests_.size());
+  int count = 0;
+  const int code =
+      MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, ended_.data(), statuses_.data());
+  if (code != MPI_ERR_IN_STATUS) {
+    check_mpi(code, "MPI_Testsome");
+    for (int i = 0; i < count; ++i) {
+      statuses_[static_cast<std::size_t>(i)].MPI_ERROR = MPI_SUCCESS;  // set by MPI only in the other case
+    }
+  }
+  if (count <= 0) {
+    return false;
+  }
+  last_ended_ = Clock::now();
+  {
+    const Lock lock(mutex_);
+    for (int i = 0; i < count; ++i) {
+      const auto index = static_cast<std::size_t>(i);
+      settle(under_way_[static_cast<std::size_t>(ended_[index])], statuses_[index]);
+    }
+  }
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < requests_.size(); ++i) {
+    if (requests_[i] != MPI_REQUEST_NULL) {
+      requests_[kept] = requests_[i];
+      if (kept != i) {
+        under_way_[kept] = std::move(under_way_[i]);
+      }
+      ++kept;
+    }
+  }
+  requests_.resize(kept);
+  under_way_.resize(kept);
+  return true;
+}
+
+void Engine::settle(const Under& piece, const MPI_Status& status) {
+  Passage& passage = *piece.passage;
+  --passage.pieces_left;
+  int got = 0;
+  MPI_Get_count(&status, MPI_BYTE, &got);
+  if (passage.error.empty() && status.MPI_ERROR != MPI_SUCCESS) {
+    passage.error = fmt::format("rank {} {} {} bytes {} rank {}: {}", rank_,
+                                passage.side == Side::send ? "sent" : "received", passage.bytes,
+                                passage.side == Side::send ? "to" : "from", passage.peer, error_text(status.MPI_ERROR));
+  } else if (passage.error.empty() && passage.side == Side::receive && got != piece.bytes) {
+    passage.error = fmt::format("a message of {} bytes from rank {} met a receive of {} bytes on rank {}", got,
+                                passage.peer, piece.bytes, rank_);
+  }
+  if (passage.pieces_left == 0 || !passage.error.empty()) {
+    passage.place->woken.notify_all();
+  }
+}
+
+double Engine::seconds_to_next_look() const {
+  if (requests_.empty()) {
+    return kIdleLook_s;
+  }
+  const bool quiet = Clock::now() - last_ended_ > ticks(kQuiet_s);
+  return options_.look_every_s * (quiet ? kQuietLookFactor : 1);
+}
+
+// Each rank tells its right neighbour that it lives, and watches its left one.
+void Engine::keep_alive() {
+  const auto now = Clock::now();
+  if (const auto gap = now - last_look_; gap > ticks(options_.heartbeat_every_s)) {
+    last_heard_ += gap;  // we were the ones who slept
+  }
+  last_look_ = now;
+  hear_beat();
+  int ended = 0;
+  check_mpi(MPI_Test(&beat_send_, &ended, MPI_STATUS_IGNORE), "MPI_Test");
+  if (ended != 0 && now - last_beat_ > ticks(options_.heartbeat_every_s)) {
+    last_beat_ = now;
+    beat(kAlive);
+  }
+  if (now - last_heard_ > ticks(options_.silent_after_s)) {
+    throw Error(fmt::format("rank {} has given no sign of life for {:.1f} s: it was stopped, or its machine is gone",
+                            left_neighbour(), Seconds(now - last_heard_).count()));
+  }
+}
+
+void Engine::beat(char byte) {
+  beat_out_ = byte;
+  check_mpi(MPI_Isend(&beat_out_, 1, MPI_CHAR, (rank_ + 1) % size_, kHeartbeatTag, world_, &beat_send_), "MPI_Isend");
+}
+
+void Engine::expect_beat() {
+  check_mpi(MPI_Irecv(&beat_in_, 1, MPI_CHAR, left_neighbour(), kHeartbeatTag, world_, &beat_receive_), "MPI_Irecv");
+}
+
+void Engine::hear_beat() {
+  int ended = 0;
+  check_mpi(MPI_Test(&beat_receive_, &ended, MPI_STATUS_IGNORE), "MPI_Test");
+  if (ended != 0) {
+    last_heard_ = Clock::now();
+    if (beat_in_ == kAlive) {
+      expect_beat();
+    }  // else it was the neighbour's last, and the request stays null
+  }
+}
+
+void Engine::expect_leaving() {
+  check_mpi(MPI_Irecv(&leaving_byte_, 1, MPI_CHAR, MPI_ANY_SOURCE, kLeavingTag, world_, &leaving_receive_),
+            "MPI_Irecv");
+}
+
+void Engine::hear_leaving() {
+  for (int ended = 1; ended != 0;) {
+    MPI_Status status;
+    check_mpi(MPI_Test(&leaving_receive_, &ended, &status), "MPI_Test");
+    if (ended != 0) {
+      const Lock lock(mutex_);
+      left_[static_cast<std::size_t>(status.MPI_SOURCE)] = Clock::now();
+      wake_all();  // who waits for that rank now has a limit
+      expect_leaving();
+    }
+  }
+}
+
+void Engine::say_leaving() {
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer != rank_) {
+      check_mpi(MPI_Isend(&leaving_byte_out_, 1, MPI_CHAR, peer, kLeavingTag, world_, &leaving_sends_.emplace_back()),
+                "MPI_Isend");
+    }
+  }
+}
+
+bool Engine::everybody_leaves() {
+  int sent = 0;
+  check_mpi(MPI_Testall(static_cast<int>(leaving_sends_.size()), leaving_sends_.data(), &sent, MPI_STATUSES_IGNORE),
+            "MPI_Testall");
+  const Lock lock(mutex_);
+  return sent != 0 &&
+         std::count_if(left_.begin(), left_.end(), [](const auto& at) { return at.has_value(); }) == size_ - 1;
+}
+
+// The last heartbeat, so that none is under way when MPI ends.
+void Engine::say_goodbye() {
+  check_mpi(MPI_Wait(&beat_send_, MPI_STATUS_IGNORE), "MPI_Wait");
+  beat(kGoodbye);
+  for (int sent = 0; sent == 0 || beat_receive_ != MPI_REQUEST_NULL;) {
+    check_mpi(MPI_Test(&beat_send_, &sent, MPI_STATUS_IGNORE), "MPI_Test");
+    hear_beat();
+    std::this_thread::sleep_for(ticks(options_.look_every_s));
+  }
+  check_mpi(MPI_Cancel(&leaving_receive_), "MPI_Cancel");
+  check_mpi(MPI_Wait(&leaving_receive_, MPI_STATUS_IGNORE), "MPI_Wait");
+}
+
+// ---- What the rest of the program sees ----
+
+class Message final : public Request {
+ public:
+  Message(Engine& engine, std::shared_ptr<Passage> passage) : engine_(engine), passage_(std::move(passage)) {}
+  ~Message() override {
+    if (!done_) {
+      engine_.give_up(*passage_);
+    }
+  }
+  Message(const Message&) = delete;
+  Message& operator=(const Message&) = delete;
+  void wait() override {
+    if (!done_) {
+      engine_.wait(*passage_);
+      done_ = true;
+    }
+  }
+
+ private:
+  Engine& engine_;
+  std::shared_ptr<Passage> passage_;
+  bool done_ = false;
+};
+
+class Member final : public Communicator {
+ public:
+  Member(TrafficLedger* ledger, Engine& engine, std::shared_ptr<Place> place)
+      : Communicator(ledger), engine_(engine), place_(std::move(place)) {}
+  int rank() const override { return place_->rank; }
+  int size() const override { return static_cast<int>(place_->members.size()); }
+
+ protected:
+  std::unique_ptr<Request> start_send(int peer, std::span<const std::byte> bytes) override {
+    return post(Side::send, peer, const_cast<std::byte*>(bytes.data()), bytes.size());  // MPI only reads it
+  }
+  std::unique_ptr<Request> start_receive(int peer, std::span<std::byte> bytes) override {
+    return post(Side::receive, peer, bytes.data(), bytes.size());
+  }
+
+ private:
+  std::unique_ptr<Request> post(Side side, int peer, std::byte* buffer, std::size_t bytes) {
+    LAMINA_CHECK(peer >= 0 && peer < size() && peer != rank(), "rank {} of {} has no peer {}", rank(), size(), peer);
+    return std::make_unique<Message>(engine_,
+                                     engine_.post(place_, side, place_->members[static_cast<std::size_t>(peer)], buffer,
+                                                  static_cast<std::int64_t>(bytes)));
+  }
+
+  Engine& engine_;
+  std::shared_ptr<Place> place_;
+};
+
+// What a group's first member tells the others.
+struct GroupCard {
+  std::int64_t tag = 0;
+  std::uint64_t members_hash = 0;
+};
+
+std::uint64_t hash_of(const std::vector<int>& members) {
+  std::uint64_t hash = 14695981039346656037ULL;  // FNV-1a, a rank at a time
+  for (const int member : members) {
+    hash = (hash ^ static_cast<std::uint64_t>(member)) * 1099511628211ULL;
+  }
+  return hash;
+}
+
+class MpiTransport final : public Transport {
+ public:
+  explicit MpiTransport(const MpiOptions& options) : engine_(options) {}
+  int rank() const override { return engine_.rank(); }
+  int size() const override { return engine_.size(); }
+  std::string name() const override { return "mpi"; }
+  std::unique_ptr<Communicator> group(const std::vector<int>& members) override;
+  TrafficLedger& ledger() override { return ledger_; }
+  void abort(const std::string& reason) override { engine_.abort(reason); }
+  void set_deadline(std::chrono::duration<double> longest_wait) override { engine_.set_deadline(longest_wait.count()); }
+
+ private:
+  GroupCard agree(const std::vector<int>& members);
+
+  TrafficLedger ledger_;
+  int groups_led_ = 0;
+  Engine engine_;
+};
+
+std::unique_ptr<Communicator> MpiTransport::group(const std::vector<int>& members) {
+  const auto place = std::make_shared<Place>();
+  place->rank = place_in_group(members, rank(), size());
+  place->members = members;
+  place->tag = static_cast<int>(agree(members).tag);
+  engine_.enlist(place);
+  return std::make_unique<Member>(&ledger_, engine_, place);
+}
+
+GroupCard MpiTransport::agree(const std::vector<int>& members) {
+  const auto place = std::make_shared<Place>();
+  place->tag = kGroupTag;
+  engine_.enlist(place);
+  GroupCard card;
+  std::vector<std::unique_ptr<Message>> messages;
+  const auto start = [&](Side side, int peer) {
+    messages.push_back(std::make_unique<Message>(
+        engine_, engine_.post(place, side, peer, reinterpret_cast<std::byte*>(&card), sizeof card)));
+  };
+  if (rank() == members[0]) {
+    LAMINA_CHECK(groups_led_ < engine_.most_groups(), "rank {} leads {} groups already", rank(), groups_led_);
+    card.tag = kFirstGroupTag + std::int64_t{rank()} * engine_.most_groups() + groups_led_++;
+    card.members_hash = hash_of(members);
+    for (std::size_t i = 1; i < members.size(); ++i) {
+      start(Side::send, members[i]);
+    }
+  } else {
+    start(Side::receive, members[0]);
+  }
+  for (const auto& message : messages) {
+    message->wait();
+  }
+  LAMINA_CHECK(card.members_hash == hash_of(members),
+               "rank {} makes a group [{}] while its first member, rank {}, makes another", rank(),
+               fmt::join(members, ", "), members[0]);
+  return card;
+}
+
+}  // namespace
+
+std::unique_ptr<Transport> make_mpi_transport(const MpiOptions& options) {
+  return std::make_unique<MpiTransport>(options);
+}
+
+std::string mpi_library_version() {
+  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
+  int length = 0;
+  MPI_Get_library_version(text.data(), &length);
+  const std::string_view version(text.data(), static_cast<std::size_t>(length));
+  return std::string(version.substr(0, version.find(',')));  // the first words; the rest names the build machine
+}
+
+}  // namespace lamina

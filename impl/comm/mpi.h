@@ -1,0 +1,35 @@
+// Ranks as processes under an MPI launcher.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "impl/comm/communicator.h"
+
+namespace lamina {
+
+struct MpiOptions {
+  std::int64_t most_piece_bytes = std::int64_t{1} << 30;  // MPI counts in int: longer messages travel in pieces
+  bool rendezvous = false;       // no send ends before its receive is posted, however small (else MPI may buffer it)
+  double look_every_s = 200e-6;  // how long the progress thread sleeps while messages are under way
+  double heartbeat_every_s = 1;
+  double silent_after_s = 6;  // without a sign of life for this long, a rank is taken to be stopped and the job ends
+};
+
+// Starts MPI in this process; destroying the transport ends it, so there is one such object in a process's life. All
+// MPI calls are made by one progress thread, which sleeps between looks and leaves the processor to the compute.
+//
+// abort() prints its reason as the first line on stderr, makes this rank's calls throw Aborted, and after a short
+// grace (in which the rank may write down that it failed) ends all processes by MPI_Abort with exit code 3. The
+// launcher ends the other ranks by SIGTERM. So does a rank that sees another one silent (stopped, or its machine gone).
+// A rank that destroys its transport waits for all others to do so too; who still waits for a message of a rank that
+// has left gets an Error. A request destroyed before wait() has returned ends all further communication of its rank:
+// the next thing that such a rank can do is abort().
+//
+// Throws Error when the launcher started several processes but this MPI library sees one (another MPI's launcher).
+std::unique_ptr<Transport> make_mpi_transport(const MpiOptions& options = {});
+
+// "Open MPI v4.1.4 …", from the library that is loaded.
+std::string mpi_library_version();
+
+}  // namespace lamina

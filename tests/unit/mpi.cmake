@@ -1,0 +1,59 @@
+# The transport by real processes, under the launcher of the MPI that was found. It refuses root and more ranks than
+# cores unless told otherwise; tests are welcome to both.
+if(LAMINA_WITH_MPI)
+  add_executable(mpi_checks "${CMAKE_CURRENT_LIST_DIR}/mpi_checks.cpp" "${CMAKE_CURRENT_LIST_DIR}/comm_checks.cpp")
+  target_link_libraries(mpi_checks PRIVATE lamina_flags lamina_comm_mpi)
+  add_executable(mpi_fault "${CMAKE_CURRENT_LIST_DIR}/mpi_fault.cpp")
+  target_link_libraries(mpi_fault PRIVATE lamina_flags lamina_comm_mpi)
+
+  # lamina_mpi_register(NAME COMMAND …): a test that starts several processes.
+  function(lamina_mpi_register name)
+    cmake_parse_arguments(ARG "" "" "COMMAND" ${ARGN})
+    lamina_register(${name} COMMAND ${CMAKE_COMMAND} -E env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+                    ${ARG_COMMAND} LABELS mpi slow)
+    set_tests_properties(${name} PROPERTIES PROCESSORS 2 TIMEOUT 120)
+  endfunction()
+
+  set(launch ${MPIEXEC_EXECUTABLE} --oversubscribe --bind-to none)
+  set(gibibyte 1073741824)
+  foreach(ranks 1 2 3 5)
+    lamina_mpi_register(mpi_checks_${ranks}_ranks
+      COMMAND ${launch} -n ${ranks} $<TARGET_FILE:mpi_checks> ${ranks} ${gibibyte} 0)
+  endforeach()
+  # Nothing is buffered: the smallest eager limits that Open MPI takes (its headers), and synchronous sends.
+  lamina_mpi_register(mpi_checks_rendezvous
+    COMMAND ${launch} --mca btl_vader_eager_limit 56 -n 3 $<TARGET_FILE:mpi_checks> 3 ${gibibyte} 1)
+  lamina_mpi_register(mpi_checks_rendezvous_tcp
+    COMMAND ${launch} --mca pml ob1 --mca btl self,tcp --mca btl_tcp_eager_limit 64 --mca btl_tcp_rndv_eager_limit 64
+            -n 3 $<TARGET_FILE:mpi_checks> 3 ${gibibyte} 1)
+  # Messages cut into many pieces, as those beyond 2³¹ bytes are.
+  lamina_mpi_register(mpi_checks_pieces COMMAND ${launch} -n 2 $<TARGET_FILE:mpi_checks> 2 1000 0)
+
+  function(lamina_mpi_fault fault ranks pattern)
+    lamina_mpi_register(mpi_fault_${fault}_${ranks}_ranks
+      COMMAND sh "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/mpi_fault.sh" ${MPIEXEC_EXECUTABLE} $<TARGET_FILE:mpi_fault>
+              ${fault} ${ranks} "${pattern}")
+  endfunction()
+  lamina_mpi_fault(none 3 -)
+  lamina_mpi_fault(throw 3 "^lamina: rank 2 on .*: a wheel came off$")
+  lamina_mpi_fault(throw 2 "^lamina: rank 1 on .*: a wheel came off$")
+  lamina_mpi_fault(unwind 3 "^lamina: rank 2 on .*: a wheel came off$")
+  lamina_mpi_fault(uncaught 3 "^lamina: rank 2 on .*: an exception left this rank's run$")
+  lamina_mpi_fault(exit 3 -)
+  lamina_mpi_fault(quick-exit 3 -)
+  lamina_mpi_fault(kill 3 -)
+  lamina_mpi_fault(stop 3 "^lamina: rank 0 on .*: rank 2 has given no sign of life for 6")
+  lamina_mpi_fault(hang 3 "^lamina: rank [01] on .*: rank [01] waited 5.0 s to .* bytes")
+  lamina_mpi_fault(leave 3 "^lamina: rank [01] on .*: rank [01] waited .* that rank has ended its run$")
+  lamina_mpi_fault(disagree 3 "^lamina: rank [0-2] on .*: the ranks were started with different scenarios: rank 2 has bad, rank 0 has good$")
+
+  # Another MPI's launcher: each process would believe to be rank 0 of 1.
+  lamina_mpi_register(mpi_launcher_mismatch
+    COMMAND ${CMAKE_COMMAND} -E env PMI_SIZE=4 $<TARGET_FILE:mpi_checks> 1 ${gibibyte} 0)
+  set_tests_properties(mpi_launcher_mismatch PROPERTIES
+    PASS_REGULAR_EXPRESSION "^the launcher started 4 processes .PMI_SIZE., but the MPI library")
+
+  lamina_mpi_register(mpi_two_jobs_at_once
+    COMMAND sh -c "\"$@\" & first=$! && \"$@\" && wait $first" sh
+            ${launch} -n 2 $<TARGET_FILE:mpi_checks> 2 ${gibibyte} 0)
+endif()
