@@ -14,16 +14,17 @@ void resolve(Plan& plan, const PlanRequest& request) {
   plan.chunks = request.chunks.value_or(2);
   if (plan.chunks * plan.parallel.pipeline > plan.model.layers) {
     throw UsageError(fmt::format("chunks is {}: {} chunks on {} pipeline ranks need at least {} layers; there are {}",
-                                 plan.chunks, plan.chunks, plan.parallel.pipeline,
-                                 plan.chunks * plan.parallel.pipeline, plan.model.layers));
+                                 plan.chunks, plan.chunks, plan.parallel.pipeline, plan.chunks * plan.parallel.pipeline,
+                                 plan.model.layers));
   }
   // A group shorter than the pipeline would wait for itself: what is left over joins the other groups.
   const std::int64_t most_groups = std::max<std::int64_t>(1, plan.micro_batches / plan.parallel.pipeline);
   plan.groups = request.groups.value_or(most_groups);
   if (plan.groups > most_groups) {
-    throw UsageError(fmt::format("groups is {}: interleaved 1F1B needs groups of at least {} micro-batches (the "
-                                 "pipeline ranks), so at most {} groups of the {} micro-batches",
-                                 plan.groups, plan.parallel.pipeline, most_groups, plan.micro_batches));
+    throw UsageError(
+        fmt::format("groups is {}: interleaved 1F1B needs groups of at least {} micro-batches (the "
+                    "pipeline ranks), so at most {} groups of the {} micro-batches",
+                    plan.groups, plan.parallel.pipeline, most_groups, plan.micro_batches));
   }
 }
 
@@ -33,8 +34,8 @@ std::vector<Range> stages(const Plan& plan) {
 
 std::int64_t owner(const Plan& plan, std::int64_t layer) {
   const std::vector<Range> all = stages(plan);
-  const auto stage = std::find_if(all.begin(), all.end(),
-                                  [&](const Range& range) { return layer < range.first + range.count; });
+  const auto stage =
+      std::find_if(all.begin(), all.end(), [&](const Range& range) { return layer < range.first + range.count; });
   return (stage - all.begin()) % plan.parallel.pipeline;
 }
 

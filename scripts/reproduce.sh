@@ -21,7 +21,7 @@ echo "$table" >"$out/table.txt"
 
 python=$(scripts/python.sh)
 say "figures by $python"
-"$python" plots/step_time.py "$out/result.json" --out "$out"
+"$python" plots/step_time.py "$out/result.json" --out "$out" >&2
 
 cat <<END
 

@@ -29,9 +29,9 @@ namespace detail {
 
 // LAMINA_CHECK(condition, format, arguments…): throws Error with the expression, the place and the formatted message.
 // Put both operands into the message: a check that fails must say with which values.
-#define LAMINA_CHECK(condition, ...)                                                                       \
-  do {                                                                                                     \
-    if (!(condition)) [[unlikely]] {                                                                       \
-      ::lamina::detail::throw_check_failed(#condition, __FILE__, __LINE__, ::fmt::format(__VA_ARGS__));    \
-    }                                                                                                      \
+#define LAMINA_CHECK(condition, ...)                                                                    \
+  do {                                                                                                  \
+    if (!(condition)) [[unlikely]] {                                                                    \
+      ::lamina::detail::throw_check_failed(#condition, __FILE__, __LINE__, ::fmt::format(__VA_ARGS__)); \
+    }                                                                                                   \
   } while (false)

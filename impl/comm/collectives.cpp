@@ -8,7 +8,7 @@ namespace {
 
 // Chunks in flight per direction. While one is summed the next ones are on the wire, so the link never waits for the
 // sum, nor for a thread that wakes a little late.
-constexpr std::int64_t kWindow = 4;
+constexpr std::int64_t kWindow = 8;
 // Large enough that a message's own cost is small beside its transfer, small enough to be summed out of the cache.
 constexpr std::int64_t kMostChunkBytes = Communicator::kWorkspaceBytes / kWindow;
 constexpr std::int64_t kLeastChunkBytes = 16 << 10;

@@ -64,7 +64,7 @@ class Request {
 class Communicator {
  public:
   // Room for the chunks that a collective has under way; reserved with the communicator, touched when first used.
-  static constexpr std::int64_t kWorkspaceBytes = std::int64_t{1} << 20;
+  static constexpr std::int64_t kWorkspaceBytes = std::int64_t{2} << 20;
 
   virtual ~Communicator() = default;
   virtual int rank() const = 0;  // in the group

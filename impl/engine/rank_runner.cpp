@@ -290,7 +290,9 @@ class Runner : public RankRunner {
             ->wait();
         return;
       case OpKind::receive:
-        groups_.from_to(op.peer, here_.pipeline).receive(0, std::as_writable_bytes(state_.values(op.writes[0])))->wait();
+        groups_.from_to(op.peer, here_.pipeline)
+            .receive(0, std::as_writable_bytes(state_.values(op.writes[0])))
+            ->wait();
         return;
       case OpKind::gather:
         return gather(op);

@@ -72,8 +72,7 @@ std::int64_t RankState<Real>::elements_of_slot(const Slot& slot) const {
     case SlotKind::activation_gradient:
       return transformer_.activation_elements();
     case SlotKind::saved:
-      return slot.unit.kind == UnitKind::head ? transformer_.head_workspace_elements()
-                                              : transformer_.saved_elements();
+      return slot.unit.kind == UnitKind::head ? transformer_.head_workspace_elements() : transformer_.saved_elements();
     case SlotKind::target_count:
     case SlotKind::loss_sum:
     case SlotKind::gradient_norm:
@@ -256,10 +255,9 @@ void RankState<Real>::forward(const Op& op) {
 template <class Real>
 void RankState<Real>::loss(const Op& op) {
   const double count = scalar(op.reads[2]);
-  scalar(op.writes[2]) +=
-      transformer_.head(values(op.reads[0]).data(), values(op.reads[1]).data(), samples_of(targets_, op),
-                        count > 0 ? 1.0 / count : 0.0, values(op.writes[0]).data(), values(op.writes[1]).data(),
-                        op.accumulate, values(op.writes[3]).data());
+  scalar(op.writes[2]) += transformer_.head(
+      values(op.reads[0]).data(), values(op.reads[1]).data(), samples_of(targets_, op), count > 0 ? 1.0 / count : 0.0,
+      values(op.writes[0]).data(), values(op.writes[1]).data(), op.accumulate, values(op.writes[3]).data());
 }
 
 template <class Real>
@@ -277,9 +275,7 @@ void RankState<Real>::backward(const Op& op) {
 template <class Real>
 void RankState<Real>::update(const Op& op) {
   const ElementRange range = updated_range(op.unit);
-  const auto at = [&](std::int32_t slot) {
-    return values(slot).data() + (is_shard(slot) ? 0 : range.begin);
-  };
+  const auto at = [&](std::int32_t slot) { return values(slot).data() + (is_shard(slot) ? 0 : range.begin); };
   const double scale = plan_->clipping ? clip_scale(optimizer_, scalar(op.reads[1])) : 1.0;
   const std::span<Real> moments = moments_.at(op.unit).span();
   Real* moment1 = moments.data();

@@ -108,8 +108,8 @@ class RankState {
   std::map<Unit, const Op*> update_of_;
   std::map<Unit, AlignedBuffer<Real>> moments_;  // first moments of updated_range(unit), then second ones
   std::map<Unit, std::vector<TensorLayout>> layouts_;
-  std::int64_t step_ = 0;                        // of the loaded samples
-  std::vector<std::int32_t> tokens_, targets_;   // [micro-batch][b][s]
+  std::int64_t step_ = 0;                       // of the loaded samples
+  std::vector<std::int32_t> tokens_, targets_;  // [micro-batch][b][s]
 };
 
 }  // namespace lamina

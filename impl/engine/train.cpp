@@ -33,8 +33,8 @@ std::chrono::duration<double> deadline_of(const TrainRequest& request) {
   double wire_s = 0;
   if (request.link.bandwidth_bits_per_s > 0) {
     const double visits = static_cast<double>(3 * plan.micro_batches);
-    wire_s = visits * parameters * static_cast<double>(bytes_of(request.compute)) * 8.0 /
-             request.link.bandwidth_bits_per_s;
+    wire_s =
+        visits * parameters * static_cast<double>(bytes_of(request.compute)) * 8.0 / request.link.bandwidth_bits_per_s;
   }
   double asleep_s = 0;
   for (const Disturbance& disturbance : request.disturbances) {

@@ -12,8 +12,7 @@ namespace lamina {
 
 std::span<const Method* const> all_methods() {
   static constexpr std::array<const Method*, 6> kMethods{
-      &data_parallel,        &gpipe,           &one_f_one_b, &interleaved_one_f_one_b,
-      &layered_accumulation, &modular_pipeline};
+      &data_parallel, &gpipe, &one_f_one_b, &interleaved_one_f_one_b, &layered_accumulation, &modular_pipeline};
   return kMethods;
 }
 

@@ -1,8 +1,6 @@
 // Cross-entropy of rows of logits, forward and backward in one pass over the row.
 #pragma once
 
-#include <limits>
-
 #include "impl/kernels/team.h"
 
 namespace lamina::kernels {
@@ -32,7 +30,7 @@ struct CrossEntropy {
     }
     // Read before the reduction, whose barrier holds back whoever overwrites it.
     const A target_logit = static_cast<A>(values_row[target]);
-    Pack<A, V> largest(-std::numeric_limits<A>::infinity());
+    Pack<A, V> largest(-kInfinity<A>);
     team.template each_pack<V>(columns, [&](auto at) { accumulate_maximum(largest, load<A>(at, values_row)); });
     const A row_maximum = team.maximum(largest);
     Pack<A, V> weights(A(0));

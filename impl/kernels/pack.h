@@ -5,15 +5,19 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 
 #ifdef __CUDACC__
-#define LAMINA_DEVICE __host__ __device__ __forceinline__
+#define LAMINA_DEVICE __device__ __forceinline__
 #else
 #define LAMINA_DEVICE inline __attribute__((always_inline))
 #endif
 
 namespace lamina::kernels {
+
+template <class A>
+inline constexpr A kInfinity = std::numeric_limits<A>::infinity();
 
 // The two representations of a pack must never meet under one name in one program.
 #ifdef __CUDACC__

@@ -1,8 +1,6 @@
 // Causal softmax over rows of attention scores, of which row r may see the first `first_visible` + r columns.
 #pragma once
 
-#include <limits>
-
 #include "impl/kernels/team.h"
 
 namespace lamina::kernels {
@@ -24,7 +22,7 @@ struct CausalSoftmaxForward {
     const std::int64_t rounded = (visible + V - 1) / V * V;
     const std::int64_t covered = rounded < columns ? rounded : columns;
     Real* const values_row = scores + row * stride;
-    constexpr A kHidden = -std::numeric_limits<A>::infinity();
+    constexpr A kHidden = -kInfinity<A>;
     const auto x = team.template keep<V>(
         covered, [=](auto at) { return keep_below(at, visible, load<A>(at, values_row), kHidden); });
     Pack<A, V> largest(kHidden);

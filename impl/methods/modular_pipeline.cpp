@@ -27,8 +27,7 @@ ComputeOrder order(const Plan& plan) {
 
 }  // namespace
 
-const Method modular_pipeline{"modular_pipeline",
-                              "layer i on pipeline rank i mod L, run layered (the paper's method)", resolve, owner,
-                              order};
+const Method modular_pipeline{"modular_pipeline", "layer i on pipeline rank i mod L, run layered (the paper's method)",
+                              resolve, owner, order};
 
 }  // namespace lamina

@@ -105,8 +105,8 @@ void validate(const ModelShape& shape) {
       wide(shape.layers) * (12 * wide(shape.hidden) * wide(shape.hidden) + 13 * wide(shape.hidden)) +
       (2 * wide(shape.vocabulary) + wide(shape.sequence) + 2) * wide(shape.hidden);
   if (parameters > 1e18L) {
-    throw UsageError(fmt::format("model has {:.3g} parameters; at most 1e18 are supported",
-                                 static_cast<double>(parameters)));
+    throw UsageError(
+        fmt::format("model has {:.3g} parameters; at most 1e18 are supported", static_cast<double>(parameters)));
   }
 }
 

@@ -18,8 +18,8 @@ std::string_view name_of(Recompute recompute) {
 
 std::int64_t micro_batches_of(const Batch& batch, std::int64_t data) {
   if (batch.global < 1 || batch.micro < 1) {
-    throw UsageError(fmt::format("batch.global is {} and batch.micro {}; both must be at least 1", batch.global,
-                                 batch.micro));
+    throw UsageError(
+        fmt::format("batch.global is {} and batch.micro {}; both must be at least 1", batch.global, batch.micro));
   }
   const std::int64_t unit = data * batch.micro;
   if (batch.global % unit != 0) {
@@ -27,9 +27,8 @@ std::int64_t micro_batches_of(const Batch& batch, std::int64_t data) {
     const std::int64_t below = above - unit;
     const std::string nearest =
         below > 0 ? fmt::format("the nearest are {} and {}", below, above) : fmt::format("the nearest is {}", above);
-    throw UsageError(fmt::format(
-        "batch.global is {}, not a multiple of {} (parallel.data {} x batch.micro {}); {}", batch.global, unit, data,
-        batch.micro, nearest));
+    throw UsageError(fmt::format("batch.global is {}, not a multiple of {} (parallel.data {} x batch.micro {}); {}",
+                                 batch.global, unit, data, batch.micro, nearest));
   }
   return batch.global / unit;
 }

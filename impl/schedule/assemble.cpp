@@ -103,9 +103,7 @@ class Draft {
  private:
   static std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
   static Part part_of(Unit unit) {
-    return unit.kind == UnitKind::embedding ? Part::embedding
-           : unit.kind == UnitKind::head    ? Part::head
-                                            : Part::whole;
+    return unit.kind == UnitKind::embedding ? Part::embedding : unit.kind == UnitKind::head ? Part::head : Part::whole;
   }
 
   Op& add(OpKind kind, StreamKind stream) {

@@ -44,17 +44,18 @@ Plan resolve_plan(const Method& method, const ModelShape& model, const Batch& ba
   require_range(plan.prefetch_layers, 0, kMost, "prefetch_layers");
   require_range(plan.resident_layers, 1, kMost, "resident_layers");
   if (plan.zero_stage != 3 && (request.resident_layers || request.prefetch_layers)) {
-    throw UsageError(fmt::format("resident_layers and prefetch_layers belong to zero_stage 3; it is {}",
-                                 plan.zero_stage));
+    throw UsageError(
+        fmt::format("resident_layers and prefetch_layers belong to zero_stage 3; it is {}", plan.zero_stage));
   }
   if (plan.keep_full_gradient && plan.zero_stage < 2) {
     throw UsageError(fmt::format("keep_full_gradient belongs to zero_stage 2 and 3; zero_stage {} keeps it anyway",
                                  plan.zero_stage));
   }
   if (plan.parallel.pipeline > model.layers) {
-    throw UsageError(fmt::format("parallel.pipeline is {}, but the model has only {} layers; every pipeline rank "
-                                 "needs at least one",
-                                 plan.parallel.pipeline, model.layers));
+    throw UsageError(
+        fmt::format("parallel.pipeline is {}, but the model has only {} layers; every pipeline rank "
+                    "needs at least one",
+                    plan.parallel.pipeline, model.layers));
   }
   method.resolve(plan, request);
   return plan;

@@ -8,7 +8,7 @@
 namespace lamina {
 namespace {
 
-constexpr std::array<StreamKind, kStreamKinds> kStreams{StreamKind::compute, StreamKind::data, StreamKind::tensor,
+constexpr std::array<StreamKind, kStreamKinds> kStreams{StreamKind::compute, StreamKind::data,    StreamKind::tensor,
                                                         StreamKind::send,    StreamKind::receive, StreamKind::host};
 
 struct Choice {

@@ -51,8 +51,8 @@ std::vector<ComputeStep> layered_order(const std::vector<std::int32_t>& layers, 
 
 void require_no_pipeline(const Plan& plan) {
   if (plan.parallel.pipeline != 1) {
-    throw UsageError(fmt::format("method {} runs without a pipeline; parallel.pipeline is {}", plan.method,
-                                 plan.parallel.pipeline));
+    throw UsageError(
+        fmt::format("method {} runs without a pipeline; parallel.pipeline is {}", plan.method, plan.parallel.pipeline));
   }
 }
 
@@ -64,8 +64,8 @@ void refuse_chunks(const Plan& plan, const PlanRequest& request) {
 
 void refuse_groups(const Plan& plan, const PlanRequest& request) {
   if (request.groups) {
-    throw UsageError(fmt::format("method {} takes no groups; layered_accumulation and modular_pipeline do",
-                                 plan.method));
+    throw UsageError(
+        fmt::format("method {} takes no groups; layered_accumulation and modular_pipeline do", plan.method));
   }
 }
 

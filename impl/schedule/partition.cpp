@@ -88,8 +88,7 @@ class Partitioner {
       Unit unit = embedding_unit();  // none yet: a layer's buffer never holds the embedding
       std::int32_t last_visit = -1;
     };
-    std::vector<Buffer> buffers(
-        static_cast<std::size_t>(std::min<std::int64_t>(plan_.resident_layers, layer_count())));
+    std::vector<Buffer> buffers(static_cast<std::size_t>(std::min<std::int64_t>(plan_.resident_layers, layer_count())));
     result_.parameter_buffers = static_cast<std::int32_t>(buffers.size());
     std::set<Unit> own_gathered;
     for (std::int32_t v = 0; v < std::ssize(visits_); ++v) {

@@ -24,8 +24,9 @@ struct ComputeOp {
 std::vector<std::vector<ComputeOp>> place_embedding_and_head(const ComputeOrder& order, std::int64_t layers);
 
 // Pass 2. When each compute op would start and end, in ticks, if a forward took 1024, a backward 2048 (3072 with full
-// recomputation), embedding and head 1, and messages no time. It fixes the order in which later passes see ops of all ranks, so
-// that what they insert cannot deadlock. Throws UsageError when the order itself deadlocks, naming rank and op.
+// recomputation), embedding and head 1, and messages no time. It fixes the order in which later passes see ops of all
+// ranks, so that what they insert cannot deadlock. Throws UsageError when the order itself deadlocks, naming rank and
+// op.
 struct Timing {
   std::int64_t start = 0;
   std::int64_t end = 0;
@@ -38,8 +39,8 @@ std::vector<std::vector<Timing>> unit_timeline(const std::vector<std::vector<Com
 struct PartitionOp {
   OpKind kind = OpKind::gather;  // gather, reduce, all_reduce
   Unit unit;
-  std::int32_t buffer = -1;  // which of the layers' shared buffers; -1: the unit's own
-  bool accumulate = false;   // reduce: adds to the shard
+  std::int32_t buffer = -1;      // which of the layers' shared buffers; -1: the unit's own
+  bool accumulate = false;       // reduce: adds to the shard
   std::int32_t not_before = -1;  // gather: waits for this compute op's end whatever its buffer (prefetch distance)
 };
 struct PartitionPlan {

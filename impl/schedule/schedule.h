@@ -41,10 +41,10 @@ inline constexpr int kStreamKinds = 6;
 //   loss_total  -               loss_sum                                           loss_sum
 //
 // A layer's backward works in place: it reads the gradient of its output and leaves the gradient of its input in the
-// same slot. An op that accumulates also reads what it adds to. forward, loss and backward run on the compute stream; `loss` is head forward, cross-entropy and head
-// backward of one micro-batch (a layered order would otherwise keep m sets of logits). count, norm and loss_total are
-// collectives of a few bytes, category `control` in the ledger: count and loss_total over the data-parallel group,
-// norm over all ranks.
+// same slot. An op that accumulates also reads what it adds to. forward, loss and backward run on the compute stream;
+// `loss` is head forward, cross-entropy and head backward of one micro-batch (a layered order would otherwise keep m
+// sets of logits). count, norm and loss_total are collectives of a few bytes, category `control` in the ledger: count
+// and loss_total over the data-parallel group, norm over all ranks.
 enum class OpKind : std::uint8_t {
   forward,
   loss,
@@ -89,11 +89,11 @@ struct Op {
   OpKind kind = OpKind::forward;
   Part part = Part::whole;
   StreamKind stream = StreamKind::compute;
-  Unit unit;                      // for send and receive: the unit whose input (or input gradient) travels
-  std::int32_t micro_batch = -1;  // -1 where it has none
-  std::int32_t group = -1;        // of a hybrid order; -1 where it has none
-  std::int32_t peer = -1;         // the other pipeline rank, for send and receive
-  bool accumulate = false;        // adds to the gradient (shard) it writes, instead of replacing it
+  Unit unit;                         // for send and receive: the unit whose input (or input gradient) travels
+  std::int32_t micro_batch = -1;     // -1 where it has none
+  std::int32_t group = -1;           // of a hybrid order; -1 where it has none
+  std::int32_t peer = -1;            // the other pipeline rank, for send and receive
+  bool accumulate = false;           // adds to the gradient (shard) it writes, instead of replacing it
   std::vector<std::int32_t> reads;   // slots
   std::vector<std::int32_t> writes;  // slots
   std::int64_t elements = 0;         // that a communication or copy op moves (a collective: of the whole, padded)

@@ -161,7 +161,8 @@ std::string to_text(const Schedule& schedule) {
     text += fmt::format("rank {}\n", rank);
     const Program& program = schedule.programs[rank];
     for (std::size_t slot = 0; slot < program.slots.size(); ++slot) {
-      text += fmt::format("slot {} {} {}\n", slot, name_of(program.slots[slot].kind), unit_text(program.slots[slot].unit));
+      text +=
+          fmt::format("slot {} {} {}\n", slot, name_of(program.slots[slot].kind), unit_text(program.slots[slot].unit));
     }
     for (const Op& op : program.ops) {
       text += fmt::format(

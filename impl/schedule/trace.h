@@ -7,10 +7,10 @@
 namespace lamina {
 
 struct TraceEvent {
-  std::int32_t op = 0;      // id in the program of the rank's pipeline stage
-  std::int32_t rank = 0;    // global rank
-  std::int32_t step = 0;    // counted from 0, warm-up included
-  double start_s = 0;       // since the run's first step began
+  std::int32_t op = 0;    // id in the program of the rank's pipeline stage
+  std::int32_t rank = 0;  // global rank
+  std::int32_t step = 0;  // counted from 0, warm-up included
+  double start_s = 0;     // since the run's first step began
   double end_s = 0;
 };
 

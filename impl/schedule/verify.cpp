@@ -106,12 +106,13 @@ class Structure {
 
   void check_kinds(const Op& op, std::string_view verb, const std::vector<std::int32_t>& slots,
                    const std::vector<SlotKind>& kinds) const {
-    require(op, slots.size() == kinds.size(), fmt::format("{} {} slots instead of {}", verb, slots.size(), kinds.size()));
+    require(op, slots.size() == kinds.size(),
+            fmt::format("{} {} slots instead of {}", verb, slots.size(), kinds.size()));
     for (std::size_t i = 0; i < slots.size(); ++i) {
       const Slot& used = slot(slots[i]);
-      require(op, used.kind == kinds[i],
-              fmt::format("{} {} slot {} where a {} slot belongs", verb, name_of(used.kind), slots[i],
-                          name_of(kinds[i])));
+      require(
+          op, used.kind == kinds[i],
+          fmt::format("{} {} slot {} where a {} slot belongs", verb, name_of(used.kind), slots[i], name_of(kinds[i])));
       const bool sized_by_unit = kinds[i] == SlotKind::parameters || kinds[i] == SlotKind::gradient ||
                                  kinds[i] == SlotKind::saved || kinds[i] == SlotKind::parameter_shard ||
                                  kinds[i] == SlotKind::gradient_shard;
@@ -155,9 +156,9 @@ using What = Content::What;
 
 std::string to_string(const Content& content) {
   const auto of = [&](std::string_view what) {
-    return content.micro_batch < 0 ? fmt::format("{} of {}", what, name_of(content.unit))
-                                   : fmt::format("{} of {} micro-batch {}", what, name_of(content.unit),
-                                                 content.micro_batch);
+    return content.micro_batch < 0
+               ? fmt::format("{} of {}", what, name_of(content.unit))
+               : fmt::format("{} of {} micro-batch {}", what, name_of(content.unit), content.micro_batch);
   };
   switch (content.what) {
     case What::nothing:
@@ -241,7 +242,7 @@ class Run {
     std::vector<Content> contents;
     std::vector<Users> users;
     std::vector<Clock> clock_at_start, clock_at_end;
-    std::vector<std::int32_t> position;  // [op]: how many ops its stream has run before it
+    std::vector<std::int32_t> position;    // [op]: how many ops its stream has run before it
     std::map<std::int32_t, Content> sent;  // [send op]: what its slot held when it started
     std::array<Clock, kStreamKinds> stream_clock;
     std::array<std::int32_t, kStreamKinds> ended{};
@@ -365,7 +366,9 @@ class Run {
 
   // ---- Effects ----
 
-  Content& content(std::int32_t rank, std::int32_t slot) { return state(rank).contents[static_cast<std::size_t>(slot)]; }
+  Content& content(std::int32_t rank, std::int32_t slot) {
+    return state(rank).contents[static_cast<std::size_t>(slot)];
+  }
 
   const Content& require_content(std::int32_t rank, const Op& op, std::int32_t slot, What what, Unit unit,
                                  std::int32_t micro_batch) {
@@ -439,7 +442,8 @@ class Run {
       require_content(rank, op, op.reads[1], What::checkpoint, op.unit, op.micro_batch);
       content(rank, op.writes[1]) = {.what = What::saved, .unit = op.unit, .micro_batch = op.micro_batch};
     }
-    content(rank, op.writes[0]) = {.what = What::checkpoint, .unit = unit_after(op.unit), .micro_batch = op.micro_batch};
+    content(rank, op.writes[0]) = {
+        .what = What::checkpoint, .unit = unit_after(op.unit), .micro_batch = op.micro_batch};
   }
 
   void apply_loss(std::int32_t rank, const Op& op) {
@@ -455,8 +459,7 @@ class Run {
     }
     loss.contributions.insert(op.micro_batch);
     content(rank, op.writes[3]) = {};
-    content(rank, op.writes[0]) = {
-        .what = What::activation_gradient, .unit = op.unit, .micro_batch = op.micro_batch};
+    content(rank, op.writes[0]) = {.what = What::activation_gradient, .unit = op.unit, .micro_batch = op.micro_batch};
     contribute(rank, op, op.writes[1]);
   }
 
@@ -514,8 +517,7 @@ class Run {
     if (plan_.zero_stage < 3 && op.reads[0] != op.writes[0]) {
       refuse(static_cast<std::size_t>(rank), op, "gathers into another buffer than the shard's own");
     }
-    content(rank, op.writes[0]) = {
-        .what = What::parameters, .unit = op.unit, .whole = true, .updated = updated};
+    content(rank, op.writes[0]) = {.what = What::parameters, .unit = op.unit, .whole = true, .updated = updated};
   }
 
   void apply_reduction(std::int32_t rank, const Op& op) {
@@ -534,8 +536,8 @@ class Run {
     if (!op.accumulate) {
       shard = {.what = What::gradient, .unit = op.unit};
     } else if (shard.what != What::gradient || shard.unit != op.unit) {
-      refuse(static_cast<std::size_t>(rank), op, fmt::format("adds to slot {}, which holds {}", op.writes[0],
-                                                             to_string(shard)));
+      refuse(static_cast<std::size_t>(rank), op,
+             fmt::format("adds to slot {}, which holds {}", op.writes[0], to_string(shard)));
     }
     shard.reduced = true;
     for (const std::int32_t micro_batch : source.contributions) {
@@ -631,8 +633,8 @@ class Run {
 std::optional<std::string> find_fault(const Schedule& schedule) {
   try {
     if (std::ssize(schedule.programs) != schedule.plan.parallel.pipeline) {
-      throw Fault{fmt::format("{} programs for {} pipeline ranks", schedule.programs.size(),
-                              schedule.plan.parallel.pipeline)};
+      throw Fault{
+          fmt::format("{} programs for {} pipeline ranks", schedule.programs.size(), schedule.plan.parallel.pipeline)};
     }
     for (std::size_t rank = 0; rank < schedule.programs.size(); ++rank) {
       Structure(schedule, rank).check();

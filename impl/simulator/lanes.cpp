@@ -90,8 +90,8 @@ std::string to_lanes(const Schedule& schedule, int columns) {
       continue;
     }
     std::string& lane = lanes.try_emplace({event.rank, op.stream}, static_cast<std::size_t>(width), ' ').first->second;
-    const auto begin = std::min(static_cast<std::size_t>(std::lround(event.start_s * scale)),
-                                static_cast<std::size_t>(width) - 1);
+    const auto begin =
+        std::min(static_cast<std::size_t>(std::lround(event.start_s * scale)), static_cast<std::size_t>(width) - 1);
     const auto end = std::clamp(static_cast<std::size_t>(std::lround(event.end_s * scale)), begin + 1,
                                 static_cast<std::size_t>(width));
     const std::string label = label_of(op, end - begin);

@@ -99,11 +99,11 @@ void all_pairs_in_order(Transport& transport) {
   expect_equal(transport.ledger().bytes(kTag.kind), 370010 * (group->size() - 1), "bytes sent");
 }
 
-// Part sizes around the chunk sizes: nothing, one element, less than a chunk, one and a bit, four, and more than four
+// Part sizes around the chunk sizes: nothing, one element, less than a chunk, one and a bit, a full window, and more
 // (which takes long with many ranks).
 std::vector<std::size_t> part_elements(const Communicator& group) {
-  return group.size() <= 3 ? std::vector<std::size_t>{0, 1, 4097, 16411, 300007}
-                           : std::vector<std::size_t>{0, 1, 7, 4096, 40009};
+  return group.size() <= 3 ? std::vector<std::size_t>{0, 1, 4097, 16411, 600011}
+                           : std::vector<std::size_t>{0, 1, 7, 4096, 80021};
 }
 
 template <class Real>

@@ -152,7 +152,7 @@ TEST(EmulatedLink, RingsReachTheLinksRate) {
   expect_takes(0.1, 0.02, 2, {1e9, 20e-6}, 12'500'000, reduce);
   expect_takes(0.1, 0.02, 3, {1e9, 20e-6}, 9'375'000, reduce);
   expect_takes(0.01, 0.03, 2, {1e9, 20e-6}, 1'250'000, reduce);
-  expect_takes(0.1, 0.02, 2, {4e9, 20e-6}, 50'000'000, reduce);
+  expect_takes(0.1, 0.02, 2, {2e9, 20e-6}, 25'000'000, reduce);
 }
 
 TEST(EmulatedLink, WaitingLeavesTheProcessorFree) {

@@ -1,2 +1,5 @@
 lamina_test(model_golden_test SOURCES model_golden_test.cpp LINKS lamina_model)
-target_compile_definitions(model_golden_test PRIVATE LAMINA_TEST_DATA_DIR="${CMAKE_CURRENT_LIST_DIR}/../golden")
+lamina_test(model_transformer_test SOURCES model_transformer_test.cpp LINKS lamina_model)
+lamina_test(optimizer_test SOURCES optimizer_test.cpp LINKS lamina_model)
+lamina_test(data_test SOURCES data_test.cpp LINKS lamina_model)
+lamina_test(weights_test SOURCES weights_test.cpp LINKS lamina_model)

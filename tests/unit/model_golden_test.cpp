@@ -23,7 +23,7 @@ struct Golden {
 };
 
 Golden read_golden(const std::string& name) {
-  const std::string folder = std::string(LAMINA_TEST_DATA_DIR) + "/" + name;
+  const std::string folder = std::string(LAMINA_TEST_DATA_DIR) + "/golden/" + name;
   Golden golden;
   golden.expected = nlohmann::json::parse(std::ifstream(folder + "/expected.json"));
   const nlohmann::json& model = golden.expected["model"];

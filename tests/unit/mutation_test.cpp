@@ -39,7 +39,8 @@ void renumber(Program& program) {
 std::int32_t other_slot(const Program& program, std::int32_t slot, Random& random) {
   std::vector<std::int32_t> same_kind;
   for (std::int32_t i = 0; i < std::ssize(program.slots); ++i) {
-    if (i != slot && program.slots[static_cast<std::size_t>(i)].kind == program.slots[static_cast<std::size_t>(slot)].kind) {
+    if (i != slot &&
+        program.slots[static_cast<std::size_t>(i)].kind == program.slots[static_cast<std::size_t>(slot)].kind) {
       same_kind.push_back(i);
     }
   }
@@ -154,12 +155,22 @@ TEST(MutationTest, WhatGoesWrongIsRefusedAndFalseRefusalsAreFew) {
       {.method = "data_parallel", .layers = 2, .micro_batches = 2, .data = 2},
       {.method = "data_parallel", .layers = 3, .micro_batches = 2, .data = 2, .zero_stage = 2, .clipping = true},
       {.method = "layered_accumulation", .layers = 3, .micro_batches = 3, .data = 2, .clipping = true},
-      {.method = "layered_accumulation", .layers = 4, .micro_batches = 4, .data = 1, .groups = 2, .zero_stage = 3,
+      {.method = "layered_accumulation",
+       .layers = 4,
+       .micro_batches = 4,
+       .data = 1,
+       .groups = 2,
+       .zero_stage = 3,
        .recompute = Recompute::full},
       {.method = "layered_accumulation", .layers = 3, .micro_batches = 2, .data = 2, .zero_stage = 1},
       {.method = "gpipe", .layers = 4, .micro_batches = 3, .data = 1, .pipeline = 2},
       {.method = "one_f_one_b", .layers = 3, .micro_batches = 4, .data = 2, .pipeline = 3, .zero_stage = 3},
-      {.method = "interleaved_one_f_one_b", .layers = 4, .micro_batches = 4, .data = 1, .pipeline = 2, .clipping = true},
+      {.method = "interleaved_one_f_one_b",
+       .layers = 4,
+       .micro_batches = 4,
+       .data = 1,
+       .pipeline = 2,
+       .clipping = true},
       {.method = "modular_pipeline", .layers = 5, .micro_batches = 3, .data = 2, .pipeline = 2, .zero_stage = 3},
   };
   Tally tally;
@@ -177,9 +188,10 @@ TEST(MutationTest, WhatGoesWrongIsRefusedAndFalseRefusalsAreFew) {
       }
     }
   }
-  std::printf("%d mutants: %d go wrong, all refused; %d right and accepted; %d right but done twice; %d refused "
-              "without need\n",
-              tally.mutants, tally.wrong, tally.accepted_right, tally.refused_as_twice, tally.refused_right);
+  std::printf(
+      "%d mutants: %d go wrong, all refused; %d right and accepted; %d right but done twice; %d refused "
+      "without need\n",
+      tally.mutants, tally.wrong, tally.accepted_right, tally.refused_as_twice, tally.refused_right);
   EXPECT_GT(tally.mutants, 800);
   EXPECT_GT(tally.wrong, 400);
   EXPECT_GT(tally.accepted_right, 25);

@@ -29,7 +29,8 @@ inline std::string to_string(const ScheduleCase& c) {
       c.keep_full_gradient, c.clipping, c.resident_layers, c.prefetch_layers);
 }
 
-inline Plan plan_of(const ScheduleCase& c, const ModelShape& shape = {.layers = 0, .hidden = 4, .heads = 1, .sequence = 2, .vocabulary = 3}) {
+inline Plan plan_of(const ScheduleCase& c,
+                    const ModelShape& shape = {.layers = 0, .hidden = 4, .heads = 1, .sequence = 2, .vocabulary = 3}) {
   PlanRequest request{.method = c.method, .parallel = {.data = c.data, .pipeline = c.pipeline, .tensor = 1}};
   request.zero_stage = c.zero_stage;
   request.recompute = c.recompute;

@@ -28,13 +28,20 @@ TEST(ScheduleTest, OneRankDataParallelAndLayeredAreRight) {
     for (const std::int64_t micro_batches : {1, 2, 3, 4}) {
       for (const std::int64_t data : {1, 2, 3, 5}) {
         for (const bool clipping : {false, true}) {
-          expect_right({.method = "data_parallel", .layers = layers, .micro_batches = micro_batches, .data = data,
+          expect_right({.method = "data_parallel",
+                        .layers = layers,
+                        .micro_batches = micro_batches,
+                        .data = data,
                         .clipping = clipping},
                        4);
           for (std::int64_t groups = 1; groups <= micro_batches; ++groups) {
             if (micro_batches % groups == 0) {
-              expect_right({.method = "layered_accumulation", .layers = layers, .micro_batches = micro_batches,
-                            .data = data, .groups = groups, .clipping = clipping},
+              expect_right({.method = "layered_accumulation",
+                            .layers = layers,
+                            .micro_batches = micro_batches,
+                            .data = data,
+                            .groups = groups,
+                            .clipping = clipping},
                            4);
             }
           }
@@ -52,10 +59,15 @@ TEST(ScheduleTest, EveryMethodStageAndGroupingIsRight) {
         for (std::int64_t micro_batches = 1; micro_batches <= 6; ++micro_batches) {
           for (int zero_stage = 0; zero_stage <= 3; ++zero_stage) {
             const std::int64_t variant = layers + micro_batches + zero_stage + pipeline;
-            ScheduleCase c{.method = std::string(method->name), .layers = layers, .micro_batches = micro_batches,
-                           .data = 1 + variant % 3, .pipeline = pipeline, .zero_stage = zero_stage,
+            ScheduleCase c{.method = std::string(method->name),
+                           .layers = layers,
+                           .micro_batches = micro_batches,
+                           .data = 1 + variant % 3,
+                           .pipeline = pipeline,
+                           .zero_stage = zero_stage,
                            .recompute = variant % 2 == 0 ? Recompute::none : Recompute::full,
-                           .keep_full_gradient = zero_stage >= 2 && variant % 4 == 0, .clipping = variant % 5 < 2,
+                           .keep_full_gradient = zero_stage >= 2 && variant % 4 == 0,
+                           .clipping = variant % 5 < 2,
                            .resident_layers = zero_stage == 3 ? 1 + variant % 4 : 0,
                            .prefetch_layers = zero_stage == 3 ? variant % 3 : -1};
             for (const std::int64_t groups : {0, 2, 3}) {
@@ -88,8 +100,8 @@ TEST(ScheduleTest, EveryMethodStageAndGroupingIsRight) {
 TEST(ScheduleTest, TextReadsBack) {
   for (const char* method : {"data_parallel", "layered_accumulation", "gpipe", "one_f_one_b", "modular_pipeline"}) {
     const bool pipeline = std::string_view(method).find("pipe") != std::string_view::npos;
-    const Schedule schedule = schedule_of({.method = method, .layers = 4, .micro_batches = 4, .data = 2,
-                                           .pipeline = pipeline ? 2 : 1, .zero_stage = 3});
+    const Schedule schedule = schedule_of(
+        {.method = method, .layers = 4, .micro_batches = 4, .data = 2, .pipeline = pipeline ? 2 : 1, .zero_stage = 3});
     EXPECT_EQ(schedule_from_text(to_text(schedule)), schedule) << method;
   }
 }

@@ -1,0 +1,2 @@
+lamina_test(equivalence_test SOURCES equivalence_test.cpp LINKS lamina_registry lamina_engine LABELS slow)
+lamina_test(engine_test SOURCES engine_test.cpp LINKS lamina_registry lamina_engine LABELS threads)

@@ -1,0 +1,345 @@
+// The engine on the threads transport: every plan trains what one rank trains; traffic in literal numbers; failures.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "impl/engine/train.h"
+#include "impl/schedule/verify.h"
+#include "tests/unit/equivalence.h"
+#include "tests/unit/schedule_cases.h"
+
+namespace lamina {
+namespace {
+
+using lamina::testing::read_sequences;
+using lamina::testing::SingleRank;
+using ::testing::HasSubstr;
+
+constexpr std::int64_t kSteps = 3;
+constexpr std::int64_t kSeed = 5;
+
+TrainRequest request_of(const ScheduleCase& c, const ModelShape& shape) {
+  TrainRequest request;
+  request.schedule = build_schedule(method_named(c.method), plan_of(c, shape));
+  verify(request.schedule);
+  request.compute = RealType::fp64;
+  request.optimizer = {.kind = OptimizerConfig::Kind::sgd, .learning_rate = 0.1};
+  request.data = {.kind = DataConfig::Kind::synthetic, .path = "", .seed = 2};
+  request.seed = kSeed;
+  request.measured_steps = kSteps;
+  request.dump = DumpConfig{.step = 0, .gradients = "gradients.safetensors", .weights = "weights.safetensors"};
+  return request;
+}
+
+// Step after step on one rank, without a schedule.
+struct SingleRun {
+  std::vector<double> losses, norms;
+  std::map<std::string, std::vector<double>> first_gradients;
+};
+SingleRun single_run(const ModelShape& shape, const TrainRequest& request) {
+  const Plan& plan = request.schedule.plan;
+  const auto source = open_token_source(request.data, shape.sequence, shape.vocabulary, request.seed);
+  SingleRank<double> rank(shape, 1, Recompute::none);
+  rank.initialize(request.seed);
+  const auto all = read_sequences(*source, shape.sequence, kSteps * plan.global_batch());
+  SingleRun run;
+  for (std::int64_t step = 0; step < kSteps; ++step) {
+    lamina::testing::Sequences batch{.sequence = shape.sequence};
+    const auto tokens = plan.global_batch() * shape.sequence;
+    batch.tokens.assign(all.tokens.begin() + step * tokens, all.tokens.begin() + (step + 1) * tokens);
+    batch.targets.assign(all.targets.begin() + step * tokens, all.targets.begin() + (step + 1) * tokens);
+    run.losses.push_back(rank.forward_backward(batch));
+    run.norms.push_back(rank.gradient_norm());
+    if (step == 0) {
+      run.first_gradients = rank.gradients();
+    }
+    rank.update(request.optimizer, step + 1);
+  }
+  return run;
+}
+
+void expect_trains_like_one_rank(const ScheduleCase& c, ModelShape shape) {
+  SCOPED_TRACE(to_string(c));
+  shape.layers = c.layers;
+  const TrainRequest request = request_of(c, shape);
+  const TrainOutcome outcome = train(request, nullptr);
+  const SingleRun wanted = single_run(shape, request);
+  ASSERT_EQ(outcome.steps.size(), static_cast<std::size_t>(kSteps));
+  for (std::size_t step = 0; step < outcome.steps.size(); ++step) {
+    ASSERT_NEAR(outcome.steps[step].loss, wanted.losses[step], 1e-12 * wanted.losses[step]) << "step " << step;
+    ASSERT_NEAR(outcome.steps[step].gradient_norm, wanted.norms[step], 1e-11 * wanted.norms[step]) << "step " << step;
+  }
+  const auto dumped = read_safetensors("gradients.safetensors");
+  ASSERT_EQ(dumped.size(), wanted.first_gradients.size());
+  for (const auto& [name, values] : wanted.first_gradients) {
+    const auto& ours = dumped.at(name).values;
+    ASSERT_EQ(ours.size(), values.size()) << name;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      ASSERT_NEAR(ours[i], values[i], 1e-13) << name << " element " << i;
+    }
+  }
+  EXPECT_EQ(outcome.layers_built, c.layers);
+  EXPECT_EQ(outcome.parameters_built, model_parameters(shape));
+}
+
+constexpr ModelShape kOdd{.layers = 0, .hidden = 6, .heads = 1, .sequence = 3, .vocabulary = 97};
+
+TEST(EngineTest, DataParallelAndLayeredOnOneToFiveRanks) {
+  for (const std::int64_t data : {1, 2, 3, 5}) {
+    for (const std::int64_t sequence : {1, 2, 5}) {
+      ModelShape shape = kOdd;
+      shape.sequence = sequence;
+      expect_trains_like_one_rank({.method = "data_parallel", .layers = 2, .micro_batches = 3, .data = data}, shape);
+      for (const std::int64_t groups : {1, 2, 4}) {
+        expect_trains_like_one_rank(
+            {.method = "layered_accumulation", .layers = 3, .micro_batches = 4, .data = data, .groups = groups}, shape);
+      }
+    }
+  }
+}
+
+// Each pair of (method, ZeRO stage), (stage, recomputation), (ranks, micro-batches) … at least once.
+TEST(EngineTest, PipelinesAndZeroStagesOnTwoToEightRanks) {
+  const std::vector<ScheduleCase> cases{
+      {.method = "data_parallel", .layers = 3, .micro_batches = 2, .data = 7, .zero_stage = 1},
+      {.method = "data_parallel", .layers = 3, .micro_batches = 3, .data = 2, .zero_stage = 2},
+      {.method = "data_parallel", .layers = 4, .micro_batches = 3, .data = 5, .zero_stage = 3, .recompute = Recompute::full},
+      {.method = "data_parallel", .layers = 2, .micro_batches = 4, .data = 1, .zero_stage = 2, .resident_layers = 0},
+      {.method = "layered_accumulation", .layers = 5, .micro_batches = 4, .data = 3, .groups = 2, .zero_stage = 3,
+       .resident_layers = 1},
+      {.method = "layered_accumulation", .layers = 4, .micro_batches = 3, .data = 2, .zero_stage = 2,
+       .recompute = Recompute::selective, .keep_full_gradient = true},
+      {.method = "layered_accumulation", .layers = 4, .micro_batches = 3, .data = 1, .zero_stage = 3},
+      {.method = "gpipe", .layers = 5, .micro_batches = 3, .data = 1, .pipeline = 4},
+      {.method = "gpipe", .layers = 4, .micro_batches = 2, .data = 2, .pipeline = 2, .zero_stage = 3},
+      {.method = "one_f_one_b", .layers = 4, .micro_batches = 5, .data = 2, .pipeline = 2, .zero_stage = 1},
+      {.method = "one_f_one_b", .layers = 7, .micro_batches = 2, .data = 2, .pipeline = 3, .zero_stage = 2,
+       .recompute = Recompute::full},
+      {.method = "interleaved_one_f_one_b", .layers = 8, .micro_batches = 5, .data = 1, .pipeline = 2, .chunks = 3},
+      {.method = "interleaved_one_f_one_b", .layers = 8, .micro_batches = 4, .data = 2, .pipeline = 4, .zero_stage = 3},
+      {.method = "modular_pipeline", .layers = 5, .micro_batches = 4, .data = 2, .pipeline = 2, .zero_stage = 3},
+      {.method = "modular_pipeline", .layers = 7, .micro_batches = 3, .data = 2, .pipeline = 3, .zero_stage = 3,
+       .recompute = Recompute::full},
+      {.method = "modular_pipeline", .layers = 8, .micro_batches = 6, .data = 1, .pipeline = 4, .groups = 2},
+      {.method = "modular_pipeline", .layers = 6, .micro_batches = 2, .data = 2, .pipeline = 4, .zero_stage = 2},
+  };
+  for (const ScheduleCase& c : cases) {
+    expect_trains_like_one_rank(c, kOdd);
+    if (HasFatalFailure()) {
+      return;
+    }
+  }
+}
+
+// The masked golden batch (targets of -1) through the whole engine, float and double, on 1, 2 and 4 ranks.
+TEST(EngineTest, GoldenLossesOnSeveralRanks) {
+  const std::string folder = LAMINA_TEST_DATA_DIR "/golden/masked/";
+  const auto expected = nlohmann::json::parse(std::ifstream(folder + "expected.json"));
+  const ModelShape shape{.layers = expected["model"]["layers"], .hidden = expected["model"]["hidden"],
+                         .heads = expected["model"]["heads"], .sequence = expected["model"]["sequence"],
+                         .vocabulary = expected["model"]["vocabulary"]};
+  const std::int64_t batch = expected["model"]["batch"];
+  for (const std::int64_t data : {1, 2, 4}) {
+    for (const char* kind : {"sgd", "adamw"}) {
+      for (const RealType real : {RealType::fp64, RealType::fp32}) {
+        TrainRequest request = request_of({.method = "layered_accumulation", .layers = shape.layers,
+                                           .micro_batches = batch / data, .data = data},
+                                          shape);
+        request.compute = real;
+        request.data = {.kind = DataConfig::Kind::json_file, .path = folder + "batch.json", .seed = 1};
+        request.initial_weights = folder + "weights.safetensors";
+        request.measured_steps = 6;
+        request.dump.reset();
+        const auto& parameters = expected[kind];
+        request.optimizer.kind =
+            std::string_view(kind) == "sgd" ? OptimizerConfig::Kind::sgd : OptimizerConfig::Kind::adamw;
+        request.optimizer.learning_rate = parameters["learning_rate"];
+        request.optimizer.weight_decay = parameters.value("weight_decay", 0.0);
+        const TrainOutcome outcome = train(request, nullptr);
+        const double tolerance = real == RealType::fp64 ? 1e-11 : 1e-5;
+        for (std::size_t step = 0; step < 6; ++step) {
+          const double wanted = parameters["losses"][step];
+          EXPECT_NEAR(outcome.steps[step].loss, wanted, tolerance * wanted)
+              << kind << " on " << data << " ranks in " << name_of(real) << ", step " << step;
+        }
+      }
+    }
+  }
+}
+
+// hidden 6, sequence 3, vocabulary 97: a layer has 12·36 + 13·6 = 510 parameters, the embedding (97 + 3)·6 = 600, the
+// head (97 + 2)·6 = 594. Numbers worked out by hand, in elements of 8 bytes; per rank and step.
+struct TrafficCase {
+  ScheduleCase plan;
+  std::int64_t layers_reduce, layers_gather, embedding_reduce, embedding_gather, head_reduce, head_gather;
+};
+
+TEST(EngineTest, TrafficInLiteralNumbers) {
+  const auto with_micro_batches = [](ScheduleCase c, std::int64_t m) {
+    c.micro_batches = m;
+    return c;
+  };
+  const ScheduleCase depth_first{.method = "data_parallel", .layers = 3, .data = 2};
+  const ScheduleCase layered{.method = "layered_accumulation", .layers = 3, .data = 2};
+  ScheduleCase on_five = layered;
+  on_five.data = 5;
+  std::vector<TrafficCase> cases;
+  // Two ranks, no ZeRO: each of 3 layers is all-reduced once, 2·(1/2)·510 = 510 elements, whatever m is.
+  for (const std::int64_t m : {1, 2, 4, 8}) {
+    cases.push_back({with_micro_batches(depth_first, m), 1530, 0, 600, 0, 594, 0});
+    cases.push_back({with_micro_batches(layered, m), 1530, 0, 600, 0, 594, 0});
+  }
+  // Five ranks: 510, 600 and 595 (594 padded) elements, each twice 4/5 of it.
+  cases.push_back({with_micro_batches(on_five, 2), 2448, 0, 960, 0, 952, 0});
+  // ZeRO-1: one gather and one reduce-scatter of half a layer's 510 = 255 each.
+  ScheduleCase zero1 = depth_first;
+  zero1.zero_stage = 1;
+  cases.push_back({with_micro_batches(zero1, 4), 765, 765, 300, 300, 297, 297});
+  // ZeRO-2: depth-first reduces every micro-batch (8 · 3 · 255), layered once; or once where the gradient is kept.
+  ScheduleCase zero2 = depth_first;
+  zero2.zero_stage = 2;
+  cases.push_back({with_micro_batches(zero2, 8), 6120, 765, 2400, 300, 2376, 297});
+  zero2.keep_full_gradient = true;
+  cases.push_back({with_micro_batches(zero2, 8), 765, 765, 300, 300, 297, 297});
+  // ZeRO-3, one resident layer: 2nK - (2n - 1) gathers; K = 3, so 5 for n = 1 and 9 - … 2·4·3 - 7 = 17 for n = m = 4.
+  for (const auto& [base, m, gathers, reductions] :
+       {std::tuple{layered, 1, 5, 1}, {layered, 4, 5, 1}, {layered, 8, 5, 1}, {depth_first, 1, 5, 1},
+        {depth_first, 2, 9, 2}, {depth_first, 4, 17, 4}, {depth_first, 8, 33, 8}}) {
+    ScheduleCase c = with_micro_batches(base, m);
+    c.zero_stage = 3;
+    c.resident_layers = 1;
+    cases.push_back({c, reductions * 765, gathers * 255, reductions * 300, 300, reductions * 297, 297});
+  }
+  for (const TrafficCase& c : cases) {
+    SCOPED_TRACE(to_string(c.plan));
+    ModelShape shape = kOdd;
+    shape.layers = 3;
+    TrainRequest request = request_of(c.plan, shape);
+    request.measured_steps = 2;
+    request.dump.reset();
+    const TrainOutcome outcome = train(request, nullptr);
+    for (const StepRecord& step : outcome.steps) {
+      for (const StepTraffic& traffic : step.rank_traffic) {
+        const auto elements = [&](TrafficKind kind, UnitKind unit) {
+          return traffic.bytes[static_cast<std::size_t>(kind)][static_cast<std::size_t>(unit)] / 8;
+        };
+        EXPECT_EQ(elements(TrafficKind::data_reduce, UnitKind::layer), c.layers_reduce);
+        EXPECT_EQ(elements(TrafficKind::data_gather, UnitKind::layer), c.layers_gather);
+        EXPECT_EQ(elements(TrafficKind::data_reduce, UnitKind::embedding), c.embedding_reduce);
+        EXPECT_EQ(elements(TrafficKind::data_gather, UnitKind::embedding), c.embedding_gather);
+        EXPECT_EQ(elements(TrafficKind::data_reduce, UnitKind::head), c.head_reduce);
+        EXPECT_EQ(elements(TrafficKind::data_gather, UnitKind::head), c.head_gather);
+      }
+    }
+  }
+}
+
+// What a pipeline sends: 3 elements · hidden 6 = 18 a boundary, micro-batch and direction.
+TEST(EngineTest, PipelineTrafficInLiteralNumbers) {
+  ModelShape shape = kOdd;
+  shape.layers = 4;
+  const auto sent = [&](const ScheduleCase& c) {
+    TrainRequest request = request_of(c, shape);
+    request.measured_steps = 1;
+    const TrainOutcome outcome = train(request, nullptr);
+    std::int64_t bytes = 0;
+    for (const StepTraffic& traffic : outcome.steps[0].rank_traffic) {
+      for (const std::int64_t of_unit : traffic.bytes[static_cast<std::size_t>(TrafficKind::pipeline_send)]) {
+        bytes += of_unit;
+      }
+    }
+    return bytes / 8 / 18;
+  };
+  // Three micro-batches, both directions: one boundary in an ordinary pipeline of two, 2·2 - 1 with two chunks a rank,
+  // 4 - 1 in a modular one.
+  EXPECT_EQ(sent({.method = "gpipe", .layers = 4, .micro_batches = 3, .pipeline = 2}), 6);
+  EXPECT_EQ(sent({.method = "one_f_one_b", .layers = 4, .micro_batches = 3, .pipeline = 2}), 6);
+  EXPECT_EQ(sent({.method = "interleaved_one_f_one_b", .layers = 4, .micro_batches = 3, .pipeline = 2}), 18);
+  EXPECT_EQ(sent({.method = "modular_pipeline", .layers = 4, .micro_batches = 3, .pipeline = 2}), 18);
+}
+
+TEST(EngineTest, TheSamePlanTwiceGivesTheSameBits) {
+  ModelShape shape = kOdd;
+  shape.layers = 3;
+  TrainRequest request = request_of({.method = "layered_accumulation", .layers = 3, .micro_batches = 4, .data = 3}, shape);
+  request.compute = RealType::fp32;
+  const TrainOutcome first = train(request, nullptr);
+  const TrainOutcome second = train(request, nullptr);
+  for (std::size_t step = 0; step < first.steps.size(); ++step) {
+    EXPECT_EQ(first.steps[step].loss, second.steps[step].loss);
+    EXPECT_EQ(first.steps[step].gradient_norm, second.steps[step].gradient_norm);
+  }
+}
+
+TEST(EngineTest, AFailingRankEndsAllWithItsCauseWithinSeconds) {
+  ModelShape shape = kOdd;
+  shape.layers = 3;
+  for (const char* method : {"layered_accumulation", "modular_pipeline"}) {
+    const bool pipeline = std::string_view(method) == "modular_pipeline";
+    TrainRequest request = request_of({.method = method, .layers = 3, .micro_batches = 2, .data = pipeline ? 1 : 3,
+                                       .pipeline = pipeline ? 3 : 1},
+                                      shape);
+    request.disturbances = {{.kind = Disturbance::Kind::fail, .rank = 1, .step = 1}};
+    const auto start = std::chrono::steady_clock::now();
+    try {
+      train(request, nullptr);
+      FAIL() << "nothing thrown";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("rank 1, step 1, forward"));
+      EXPECT_THAT(error.what(), HasSubstr("this rank was asked to fail"));
+    }
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+  }
+}
+
+TEST(EngineTest, ClippingScalesTheWholeGradient) {
+  ModelShape shape = kOdd;
+  shape.layers = 2;
+  const auto first_change = [&](double clip_norm, std::int64_t data, int zero_stage) {
+    TrainRequest request = request_of({.method = "layered_accumulation", .layers = 2, .micro_batches = 6 / data,
+                                       .data = data, .zero_stage = zero_stage, .clipping = clip_norm > 0},
+                                      shape);
+    request.optimizer.clip_norm = clip_norm;
+    const TrainOutcome outcome = train(request, nullptr);
+    return std::pair{outcome.steps[0].gradient_norm, read_safetensors("weights.safetensors")};
+  };
+  const auto [norm, unclipped] = first_change(0, 1, 0);
+  const auto [same_norm, clipped] = first_change(norm / 4, 1, 0);
+  const auto [other_norm, clipped_on_three] = first_change(norm / 4, 3, 3);
+  EXPECT_NEAR(same_norm, norm, 1e-12);
+  EXPECT_NEAR(other_norm, norm, 1e-12);
+  const std::string name = "transformer.h.1.mlp.c_fc.weight";
+  std::vector<double> initial(static_cast<std::size_t>(unit_parameters(shape, layer_unit(1))));
+  initialize_range(shape, layer_unit(1), kSeed, 0, std::ssize(initial), initial.data());
+  const TensorLayout layout = unit_layout(shape, layer_unit(1))[8];
+  ASSERT_EQ(layout.name, name);
+  for (std::size_t i = 0; i < clipped.at(name).values.size(); ++i) {
+    const double before = initial[static_cast<std::size_t>(layout.offset) + i];
+    EXPECT_NEAR(4 * (clipped.at(name).values[i] - before), unclipped.at(name).values[i] - before, 1e-7);
+    EXPECT_NEAR(clipped_on_three.at(name).values[i], clipped.at(name).values[i], 1e-13);
+  }
+}
+
+TEST(EngineTest, ASecondRunStartsFromItsOwnMemory) {
+  ModelShape shape = kOdd;
+  shape.layers = 2;
+  const TrainRequest request = request_of({.method = "data_parallel", .layers = 2, .micro_batches = 2, .data = 2}, shape);
+  const TrainOutcome first = train(request, nullptr);
+  const TrainOutcome second = train(request, nullptr);
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(first.rank_memory[rank].total(), second.rank_memory[rank].total());
+  }
+  // Two layers of 510, embedding 600 and head 594 parameters of 8 bytes; as much gradient; SGD keeps no moments.
+  EXPECT_EQ(first.rank_memory[0].parameters, (2 * 510 + 600 + 594) * 8);
+  EXPECT_EQ(first.rank_memory[0].gradients, (2 * 510 + 600 + 594) * 8);
+  EXPECT_EQ(first.rank_memory[0].optimizer, 0);
+  // Depth-first: one micro-batch's input of each layer and of the head, 18 elements each.
+  EXPECT_EQ(first.rank_memory[0].checkpoints, 3 * 18 * 8);
+}
+
+}  // namespace
+}  // namespace lamina
