@@ -33,6 +33,9 @@ std::string_view nearest_name(std::string_view given, std::span<const std::strin
   std::string_view nearest;
   std::size_t smallest = std::numeric_limits<std::size_t>::max();
   for (const std::string_view name : known) {
+    if (!given.empty() && name.starts_with(given)) {
+      return name;
+    }
     if (const std::size_t distance = edit_distance(given, name); distance < smallest) {
       smallest = distance;
       nearest = name;

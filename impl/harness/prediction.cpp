@@ -13,21 +13,32 @@ struct Times {
   std::int64_t reductions = 0;
 };
 
-// The table "data-parallel bytes sent", for `units` units of which each visit of a group gathers `gathers_a_visit`
-// times at stage 3 (a layer forward and backward, the head once for both, the embedding forward only).
-Times times_of(const Plan& plan, std::int64_t units, std::int64_t gathers_a_visit) {
+// The table "data-parallel bytes sent", for the layers of the rank.
+Times times_of_layers(const Plan& plan) {
+  const std::int64_t layers = plan.model.layers;
   const std::int64_t groups = plan.groups;
-  const std::int64_t reductions = plan.keep_full_gradient ? units : groups * units;
+  const std::int64_t reductions = plan.keep_full_gradient ? layers : groups * layers;
   switch (plan.zero_stage) {
     case 0:
-      return {0, 2 * units};
+      return {0, 2 * layers};
     case 1:
-      return {units, units};
+      return {layers, layers};
     case 2:
-      return {units, reductions};
+      return {layers, reductions};
     default:
-      return {gathers_a_visit * groups * units, reductions};
+      break;
   }
+  if (plan.resident_layers >= layers) {
+    return {layers, reductions};  // all of them stay after their first gather
+  }
+  // Layers that stay across a turn: from forward to backward, and from one group to the next.
+  return {2 * groups * layers - plan.resident_layers * (2 * groups - 1), reductions};
+}
+
+// The embedding and the head have buffers of their own, where they stay for the step once they are gathered.
+Times times_of_end(const Plan& plan) {
+  const std::int64_t reductions = plan.keep_full_gradient || plan.zero_stage < 2 ? 1 : plan.groups;
+  return plan.zero_stage == 0 ? Times{0, 2} : Times{1, reductions};
 }
 
 UnitTraffic bytes_of_unit(const Times& times, const Plan& plan, std::int64_t parameters, std::int64_t width) {
@@ -37,28 +48,21 @@ UnitTraffic bytes_of_unit(const Times& times, const Plan& plan, std::int64_t par
 }
 
 TrafficPrediction predict_traffic(const Plan& plan, std::int64_t width) {
-  const ModelShape& model = plan.model;
-  Times layers = times_of(plan, model.layers, 2);
-  if (plan.zero_stage == 3 && plan.resident_layers < model.layers) {
-    // Layers that stay across a turn: from forward to backward, and from one group to the next.
-    layers.gathers -= plan.resident_layers * (2 * plan.groups - 1);
-  } else if (plan.zero_stage == 3) {
-    layers.gathers = model.layers;  // all of them stay after their first gather
-  }
-  return {.embedding = bytes_of_unit(times_of(plan, 1, 1), plan, unit_parameters(model, embedding_unit()), width),
-          .layers = bytes_of_unit(layers, plan, unit_parameters(model, layer_unit(0)), width),
-          .head = bytes_of_unit(times_of(plan, 1, 1), plan, unit_parameters(model, head_unit()), width)};
+  const auto bytes = [&](const Times& times, Unit unit) {
+    return bytes_of_unit(times, plan, unit_parameters(plan.model, unit), width);
+  };
+  return {.embedding = bytes(times_of_end(plan), embedding_unit()),
+          .layers = bytes(times_of_layers(plan), layer_unit(0)),
+          .head = bytes(times_of_end(plan), head_unit())};
 }
 
 MemoryPrediction predict_memory(const Plan& plan, std::int64_t width, std::int64_t moments) {
   const ModelShape& model = plan.model;
   const std::int64_t data = plan.parallel.data;
-  std::int64_t whole = 0;
-  for (const Unit unit : {embedding_unit(), head_unit()}) {
-    whole += padded(unit_parameters(model, unit), data);
-  }
+  const std::int64_t ends =
+      padded(unit_parameters(model, embedding_unit()), data) + padded(unit_parameters(model, head_unit()), data);
   const std::int64_t layer = padded(unit_parameters(model, layer_unit(0)), data);
-  whole += model.layers * layer;
+  const std::int64_t whole = ends + model.layers * layer;
 
   const bool whole_gradient = plan.zero_stage < 2 || plan.keep_full_gradient;
   MemoryPrediction memory;
@@ -69,10 +73,10 @@ MemoryPrediction predict_memory(const Plan& plan, std::int64_t width, std::int64
   const std::int64_t activation = plan.micro_batch_size * model.sequence * model.hidden;
   memory.checkpoints = width * activation * boundaries * (plan.micro_batches / plan.groups);
   if (plan.zero_stage == 3) {
-    memory.gathered += width * layer * std::min(plan.resident_layers, model.layers);
+    memory.gathered += width * (ends + layer * std::min(plan.resident_layers, model.layers));
   }
   if (plan.zero_stage >= 2 && !whole_gradient) {
-    memory.gathered += width * layer * std::min<std::int64_t>(2, model.layers);
+    memory.gathered += width * (ends + layer * std::min<std::int64_t>(2, model.layers));
   }
   return memory;
 }

@@ -26,8 +26,9 @@ struct TrafficPrediction {
   }
 };
 
-// Bytes of a rank that the forms cover: state, checkpoints at unit boundaries and buffers of gathered layers. What a
-// layer in flight needs (working set) and the transport's own buffers are counted but not predicted.
+// Bytes of a rank that the forms cover: state, checkpoints at unit boundaries and buffers of gathered parameters and of
+// gradients under reduction (the resident layers, two layers' gradients, and both of the embedding and the head). What
+// a layer in flight needs (working set) and the transport's own buffers are counted but not predicted.
 struct MemoryPrediction {
   std::int64_t parameters = 0;
   std::int64_t gradients = 0;

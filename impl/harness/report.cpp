@@ -140,8 +140,7 @@ void Reporter::begin(const Json& result) {
       build["revision"].is_null() ? "" : fmt::format(" revision {}", build["revision"].get<std::string>());
   table(fmt::format("# lamina {}{} on {}, {} cores\n", build["version"].get<std::string>(), revision,
                     context["host"]["cpu"].get<std::string>(), context["host"]["cores"].get<int>()) +
-        header_lines(result) + "# time of the slowest rank; bytes: the most of any rank, 1 MB = 10^6 B\n" +
-        table_heading());
+        header_lines(result) + "# time of the slowest rank; bytes: the most of any rank, 1 MB = 10^6 B\n");
 }
 
 void Reporter::calibrated(const ResolvedLink& link) {
@@ -162,7 +161,10 @@ void Reporter::step_ended(std::int64_t step, std::int64_t steps, const StepRecor
            false);
 }
 
-void Reporter::run_ended(const Json& run) { table(table_row(run)); }
+void Reporter::run_ended(const Json& run) {
+  table((heading_printed_ ? "" : table_heading()) + table_row(run));
+  heading_printed_ = true;
+}
 
 void Reporter::expectation(const Json& entry) { table("# " + describe_expectation(entry) + "\n"); }
 

@@ -46,7 +46,8 @@ class Reporter {
   std::FILE* progress_;
   bool live_ = false;       // progress_ is a terminal
   bool line_open_ = false;  // a live line stands there
-  std::string run_;         // "[1/2] layered"
+  bool heading_printed_ = false;
+  std::string run_;  // "[1/2] layered"
   std::chrono::steady_clock::time_point last_line_;
 };
 

@@ -90,10 +90,14 @@ Measurement measure(std::span<const StepRecord> measured) {
     LAMINA_CHECK(step.rank_time_s.size() == ranks && step.rank_exposed_s.size() == ranks && ranks > 0,
                  "step with {} and {} rank times, expected {}", step.rank_time_s.size(), step.rank_exposed_s.size(),
                  ranks);
-    const auto slowest = std::max_element(step.rank_time_s.begin(), step.rank_time_s.end());
-    result.step_time_s.push_back(*slowest);
-    result.tokens_per_s.push_back(static_cast<double>(step.counted_targets) / *slowest);
-    result.exposed_communication_s.push_back(step.rank_exposed_s[slowest - step.rank_time_s.begin()]);
+    const double slowest = *std::max_element(step.rank_time_s.begin(), step.rank_time_s.end());
+    double busiest = 0;
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      busiest = std::max(busiest, step.rank_time_s[rank] - step.rank_exposed_s[rank]);
+    }
+    result.step_time_s.push_back(slowest);
+    result.tokens_per_s.push_back(static_cast<double>(step.counted_targets) / slowest);
+    result.exposed_communication_s.push_back(slowest - busiest);
   }
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     std::vector<double> times, busy;

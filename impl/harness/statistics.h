@@ -43,7 +43,7 @@ std::optional<SlowRank> find_slow_rank(std::span<const StepRecord> measured);
 struct Measurement {
   std::vector<double> step_time_s;              // of the slowest rank, per step
   std::vector<double> tokens_per_s;             // counted targets of the step over that time
-  std::vector<double> exposed_communication_s;  // of that slowest rank
+  std::vector<double> exposed_communication_s;  // that time less the busy time of the busiest rank: what even it waited
   std::vector<double> rank_step_time_s;         // per rank, the median over steps
   std::vector<double> rank_busy_s;              // per rank, the median over steps
   std::optional<SlowRank> slow_rank;

@@ -1,1 +1,2 @@
 lamina_test(result_test SOURCES result_test.cpp LINKS lamina_harness)
+lamina_test(result_prediction_test SOURCES result_prediction_test.cpp LINKS lamina_harness)

@@ -104,7 +104,7 @@ TEST(Result, HoldsWhatTheDesignSays) {
   EXPECT_EQ(metrics["step_time_s"]["per_rank_median"], Json::parse("[0.2, 0.2]"));
   EXPECT_EQ(metrics["tokens_per_s"]["direction"], "higher");
   EXPECT_EQ(metrics["tokens_per_s"]["median"], 500);
-  EXPECT_EQ(metrics["exposed_communication_s"]["median"], 0.05);
+  EXPECT_DOUBLE_EQ(metrics["exposed_communication_s"]["median"].get<double>(), 0.05);
   EXPECT_EQ(metrics["loss"], Json::parse("[5.0, 4.0, 3.0, 2.0]"));  // with the warm-up
   const Json& sent = metrics["traffic_bytes"]["per_rank"][0];
   EXPECT_EQ(sent["data"]["reduce"], 240);
@@ -187,7 +187,7 @@ TEST(Result, DoesNotDependOnTheLocale) {
   const std::locale before = std::locale::global(std::locale(std::locale::classic(), new Commas));
   const Ran ran = run(small_scenario(), fakes::backend());
   std::locale::global(before);
-  EXPECT_EQ(ran.result["runs"][0]["metrics"]["exposed_communication_s"]["median"], 0.05);
+  EXPECT_DOUBLE_EQ(ran.result["runs"][0]["metrics"]["exposed_communication_s"]["median"].get<double>(), 0.05);
   EXPECT_EQ(ran.result["scenario"]["optimizer"]["learning_rate"], 0.1);
   EXPECT_THAT(ran.table, HasSubstr("200.0..200.0"));
 }

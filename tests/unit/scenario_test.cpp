@@ -343,6 +343,11 @@ TEST(Links, PresetsAreFoundByName) {
   EXPECT_THROW(link_preset("ethernet-2g"), UsageError);
 }
 
+TEST(NearestName, PrefersANameThatBeginsSo) {
+  const std::vector<std::string_view> known{"gpipe", "layered_accumulation"};
+  EXPECT_EQ(nearest_name("layered", known), "layered_accumulation");
+}
+
 TEST(NearestName, CountsSwapsAsOneEdit) {
   const std::vector<std::string_view> known{"batch", "match"};
   EXPECT_EQ(nearest_name("bacth", known), "batch");

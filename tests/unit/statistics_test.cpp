@@ -80,6 +80,12 @@ TEST(Measurement, TakesTheSlowestRankOfEachStep) {
   EXPECT_EQ(measurement.rank_busy_s, (std::vector{0.3125, 0.25}));
 }
 
+// Waiting for a late rank is not communication.
+TEST(Measurement, ExposedIsWhatEvenTheBusiestRankWaited) {
+  const Measurement measurement = measure(steps({1.0, 0.875}, {0.75, 0.125}, 1));
+  EXPECT_EQ(measurement.exposed_communication_s, std::vector{0.25});
+}
+
 TEST(SlowRank, IsTheOneThatWaitsForNobody) {
   // Rank 1 is late by 0.1 s: all steps take 0.3 s, the others wait.
   const auto slow = find_slow_rank(steps({0.3, 0.3, 0.3}, {0.1, 0.0, 0.1}, 5));
