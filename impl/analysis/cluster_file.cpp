@@ -50,9 +50,8 @@ void check_keys(const Node& node, std::initializer_list<std::string_view> requir
   known.insert(known.end(), optional.begin(), optional.end());
   for (const auto& [key, unused] : node.value.items()) {
     if (std::find(known.begin(), known.end(), key) == known.end()) {
-      const auto nearest = *std::min_element(known.begin(), known.end(), [&](auto a, auto b) {
-        return edit_distance(a, key) < edit_distance(b, key);
-      });
+      const auto nearest = *std::min_element(
+          known.begin(), known.end(), [&](auto a, auto b) { return edit_distance(a, key) < edit_distance(b, key); });
       refuse(node.path, fmt::format("unknown key '{}' (the nearest known is '{}')", key, nearest));
     }
   }
@@ -81,10 +80,10 @@ struct Range {
 };
 
 double number(const Node& node, Range range) {
-  const bool inside = node.value.is_number() && std::isfinite(node.value.get<double>()) &&
-                      (range.least_excluded ? node.value.get<double>() > range.least
-                                            : node.value.get<double>() >= range.least) &&
-                      node.value.get<double>() <= range.most;
+  const bool inside =
+      node.value.is_number() && std::isfinite(node.value.get<double>()) &&
+      (range.least_excluded ? node.value.get<double>() > range.least : node.value.get<double>() >= range.least) &&
+      node.value.get<double>() <= range.most;
   if (!inside) {
     refuse(node.path, fmt::format("is {}; it must be a number {} {:g} and at most {:g}", node.value.dump(),
                                   range.least_excluded ? "above" : "of at least", range.least, range.most));
@@ -213,7 +212,8 @@ Cluster read_cluster(const std::filesystem::path& file) {
 }
 
 PaperClusters read_paper_clusters(const std::filesystem::path& directory) {
-  return {read_cluster(directory / "a100-80gb-infiniband.json"), read_cluster(directory / "a100-80gb-ethernet-25g.json")};
+  return {read_cluster(directory / "a100-80gb-infiniband.json"),
+          read_cluster(directory / "a100-80gb-ethernet-25g.json")};
 }
 
 }  // namespace lamina::analysis

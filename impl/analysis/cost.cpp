@@ -73,7 +73,8 @@ void validate(const Setting& setting) {
   const auto offers = [&](Storage storage, double bytes_per_s, double capacity) {
     const bool used = setting.offload.state == storage || setting.offload.checkpoints == storage;
     if (used && !(bytes_per_s > 0 && capacity > 0)) {
-      throw UsageError(fmt::format("offload to {}: the cluster describes no {} link", name_of(storage), name_of(storage)));
+      throw UsageError(
+          fmt::format("offload to {}: the cluster describes no {} link", name_of(storage), name_of(storage)));
     }
   };
   offers(Storage::host, setting.offload.rates.host_bytes_per_s, setting.offload.rates.host_capacity_bytes);
@@ -177,7 +178,7 @@ PlanCost cost_of(const StepPlan& plan, const Setting& setting) {
   return cost;
 }
 
-nlohmann::json to_json(const StepPlan& plan) {
+nlohmann::ordered_json to_json(const StepPlan& plan) {
   return {{"method", name_of(plan.order)},
           {"parallel", {{"data", plan.data}, {"pipeline", plan.pipeline}, {"tensor", plan.tensor}}},
           {"gpus", plan.devices()},
@@ -190,15 +191,18 @@ nlohmann::json to_json(const StepPlan& plan) {
           {"recompute", name_of(plan.recompute)}};
 }
 
-nlohmann::json to_json(const MemoryBytes& memory) {
-  return {{"parameters_bytes", memory.parameters}, {"gradients_bytes", memory.gradients},
-          {"optimizer_bytes", memory.optimizer},   {"buffers_bytes", memory.buffers},
-          {"checkpoints_bytes", memory.checkpoints}, {"working_set_bytes", memory.working_set},
+nlohmann::ordered_json to_json(const MemoryBytes& memory) {
+  return {{"parameters_bytes", memory.parameters},
+          {"gradients_bytes", memory.gradients},
+          {"optimizer_bytes", memory.optimizer},
+          {"buffers_bytes", memory.buffers},
+          {"checkpoints_bytes", memory.checkpoints},
+          {"working_set_bytes", memory.working_set},
           {"total_bytes", memory.total()}};
 }
 
-nlohmann::json to_json(const PlanCost& cost) {
-  nlohmann::json result = to_json(cost.plan);
+nlohmann::ordered_json to_json(const PlanCost& cost) {
+  nlohmann::ordered_json result = to_json(cost.plan);
   result["step_time_s"] = cost.step.total_s;
   result["work_s"] = cost.step.work_s;
   result["bubble_s"] = cost.step.bubble_s;

@@ -76,8 +76,8 @@ struct PlanCost {
   StepTime step;
   MemoryBytes memory;
   OffloadNeed offload;
-  DataTraffic traffic;            // pipeline rank 0, without resident layers
-  double data_bytes_sent = 0;     // a rank and step
+  DataTraffic traffic;             // pipeline rank 0, without resident layers
+  double data_bytes_sent = 0;      // a rank and step
   double boundary_bytes_sent = 0;  // a tensor rank and step, both directions, averaged over the pipeline's ranks
   double share_of_critical_batch = 0;
   double steps = 0;
@@ -88,9 +88,9 @@ struct PlanCost {
 PlanCost cost_of(const StepPlan& plan, const Setting& setting);
 
 // For results: the plan alone, and with its cost. Units are in the key names.
-nlohmann::json to_json(const StepPlan& plan);
-nlohmann::json to_json(const MemoryBytes& memory);
-nlohmann::json to_json(const PlanCost& cost);
+nlohmann::ordered_json to_json(const StepPlan& plan);
+nlohmann::ordered_json to_json(const MemoryBytes& memory);
+nlohmann::ordered_json to_json(const PlanCost& cost);
 
 constexpr double seconds_per_day = 86400;
 

@@ -93,10 +93,9 @@ double exposed_zero_3(const Exposure& e, bool keep_full_gradient) {
   const double both_over = positive_part(e.gather + e.reduce - e.backward);
   const double one_group = e.gather + (e.layers - 1) * gather_over + (e.layers - 2) * both_over +
                            positive_part(e.reduce - e.backward) + e.reduce;
-  const double further =
-      keep_full_gradient
-          ? (e.layers - 2) * (gather_over + positive_part(e.gather - e.backward))
-          : exposed_turn(e) + positive_part(e.layers - 3) * gather_over + (e.layers - 2) * both_over;
+  const double further = keep_full_gradient
+                             ? (e.layers - 2) * (gather_over + positive_part(e.gather - e.backward))
+                             : exposed_turn(e) + positive_part(e.layers - 3) * gather_over + (e.layers - 2) * both_over;
   return one_group + (e.groups - 1) * further;
 }
 
@@ -111,8 +110,12 @@ double bounded_zero_3_step(const StepPlan& plan, const Stages& stages, const Lay
   if (plan.order == Order::gpipe) {
     return bound;
   }
-  return bound + (m - 1) * exposed_turn({.layers = stages.layers_each, .groups = m, .gather = g, .reduce = r,
-                                         .forward = times.forward_s, .backward = times.backward_s});
+  return bound + (m - 1) * exposed_turn({.layers = stages.layers_each,
+                                         .groups = m,
+                                         .gather = g,
+                                         .reduce = r,
+                                         .forward = times.forward_s,
+                                         .backward = times.backward_s});
 }
 
 double recomputed_share_of_forward(const ModelShape& model, Recompute recompute) {

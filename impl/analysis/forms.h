@@ -87,12 +87,12 @@ double ring_all_reduce_time(double bytes, double ranks, double bytes_per_s);
 // ---- One layer, one micro-batch ------------------------------------------------------------------------------------
 
 struct LayerTimes {
-  double forward_s = 0;     // t_f: forward with its two tensor all-reduces
-  double backward_s = 0;    // t_b: backward with recomputation and their tensor all-reduces (4; 2 without recomputation)
-  double boundary_s = 0;    // c: one boundary transfer, one direction; 0 without a pipeline
-  double gather_s = 0;      // g: data-parallel gather of one layer's parameters
-  double reduce_s = 0;      // r: reduce-scatter of one layer's gradient
-  double all_reduce_s = 0;  // a: all-reduce of one layer's gradient
+  double forward_s = 0;   // t_f: forward with its two tensor all-reduces
+  double backward_s = 0;  // t_b: backward with recomputation and their tensor all-reduces (4; 2 without recomputation)
+  double boundary_s = 0;  // c: one boundary transfer, one direction; 0 without a pipeline
+  double gather_s = 0;    // g: data-parallel gather of one layer's parameters
+  double reduce_s = 0;    // r: reduce-scatter of one layer's gradient
+  double all_reduce_s = 0;                                  // a: all-reduce of one layer's gradient
   double both_s() const { return forward_s + backward_s; }  // T
 };
 
@@ -117,15 +117,15 @@ Stages stages_of(std::int64_t layers, std::int64_t ranks);
 
 // Compute of a step without transfers, T = t_f + t_b:
 //   one stage          m K T                                                      exact
-//   gpipe, 1f1b        (N + (m − 1) K) T; = (m + L − 1) K T when L divides N       exact (1f1b, L not dividing N: bound)
-//   interleaved        (m + (L − 1)/v) K T for m ≥ L in groups of at least L; (K/v) ((v − 1) L + m + L − 1) T for m < L
-//   modular            n ((K − 1) max(m/n, L) + m/n + q − 1) T                    exact
+//   gpipe, 1f1b        (N + (m − 1) K) T; = (m + L − 1) K T when L divides N       exact (1f1b, L not dividing N:
+//   bound) interleaved        (m + (L − 1)/v) K T for m ≥ L in groups of at least L; (K/v) ((v − 1) L + m + L − 1) T
+//   for m < L modular            n ((K − 1) max(m/n, L) + m/n + q − 1) T                    exact
 double compute_time(const StepPlan& plan, const Stages& stages, double both_s);
 
 // The same with boundary transfers of c a direction, each direction on its own stream:
-//   modular, per direction and group of u = m/n: (K − 1) max(u p, L (t + c)) + (u − 1) p + t + (q − 1)(t + c), p = max(t, c)
-//   gpipe, per direction: (m − 1) max(K t, c) + N t + (L − 1) c
-//   1f1b adds 2c (L − 1 + ⌊(m − 1)(L − 1)/L⌋), interleaved in groups of L adds 2c (v L − 1) while c ≤ (K/v) t_f.
+//   modular, per direction and group of u = m/n: (K − 1) max(u p, L (t + c)) + (u − 1) p + t + (q − 1)(t + c), p =
+//   max(t, c) gpipe, per direction: (m − 1) max(K t, c) + N t + (L − 1) c 1f1b adds 2c (L − 1 + ⌊(m − 1)(L − 1)/L⌋),
+//   interleaved in groups of L adds 2c (v L − 1) while c ≤ (K/v) t_f.
 double pipeline_time(const StepPlan& plan, const Stages& stages, const LayerTimes& times);
 
 // Data-parallel time that compute cannot hide, on top of pipeline_time. One FIFO stream for gathers and reductions,
@@ -165,7 +165,8 @@ struct DataTraffic {
 };
 DataTraffic data_traffic(const StepPlan& plan, std::int64_t layers, std::int64_t resident, std::int64_t rank);
 // (gathers w_g + reductions w_r) (D − 1)/D · 12 d²/A, each layer padded to a multiple of D.
-double data_bytes_sent(const DataTraffic& traffic, const ModelShape& model, const StepPlan& plan, const WireBytes& wire);
+double data_bytes_sent(const DataTraffic& traffic, const ModelShape& model, const StepPlan& plan,
+                       const WireBytes& wire);
 
 // Boundaries a micro-batch crosses in one direction: L − 1, interleaved v L − 1, modular N − 1, none at L = 1.
 double boundaries_crossed(const StepPlan& plan, std::int64_t layers);

@@ -271,8 +271,7 @@ class Search {
     double limit = time_to_beat(plan.devices());
     for (std::int64_t i = fitting; i >= 1; --i) {
       plan.micro_batches = allowed.first + (i - 1) * allowed.stride;
-      const double steps =
-          training_steps(setting_.step_rule, static_cast<double>(plan.batch()) / critical_batch_);
+      const double steps = training_steps(setting_.step_rule, static_cast<double>(plan.batch()) / critical_batch_);
       if (options_.prune && steps * least_step_time(plan) >= limit) {
         if (setting_.step_rule == StepRule::same_tokens) {
           // Compute a micro-batch only grows as m falls, and so does the bound.
@@ -288,8 +287,7 @@ class Search {
       if (candidate.training_s >= limit) {
         continue;
       }
-      if (setting_.offload.active() &&
-          !links_suffice(offload_need(plan, setting_, times_, step_s), setting_.offload)) {
+      if (setting_.offload.active() && !links_suffice(offload_need(plan, setting_, times_, step_s), setting_.offload)) {
         ++result_.counts.network;
         continue;
       }
@@ -432,10 +430,9 @@ SearchResult search(const SearchOptions& options) {
   return Search(options).run();
 }
 
-nlohmann::json to_json(const Counts& counts) {
-  return {{"evaluated", counts.evaluated}, {"dominated", counts.dominated},
-          {"memory", counts.memory},       {"batch", counts.batch},
-          {"devices", counts.devices},     {"divisibility", counts.divisibility},
+nlohmann::ordered_json to_json(const Counts& counts) {
+  return {{"evaluated", counts.evaluated}, {"dominated", counts.dominated}, {"memory", counts.memory},
+          {"batch", counts.batch},         {"devices", counts.devices},     {"divisibility", counts.divisibility},
           {"network", counts.network},     {"no_form", counts.no_form}};
 }
 

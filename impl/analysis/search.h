@@ -62,14 +62,14 @@ struct Candidate {
 
 // Why plans were not taken. A choice that is refused before its micro-batches are counted out counts once.
 struct Counts {
-  std::int64_t evaluated = 0;    // step time computed
-  std::int64_t dominated = 0;    // compute alone takes longer than a plan already found on as few devices
-  std::int64_t memory = 0;       // do not fit the device (or, offloaded, the host or disk)
-  std::int64_t batch = 0;        // need a larger batch than the critical one
-  std::int64_t devices = 0;      // need more devices than allowed
+  std::int64_t evaluated = 0;     // step time computed
+  std::int64_t dominated = 0;     // compute alone takes longer than a plan already found on as few devices
+  std::int64_t memory = 0;        // do not fit the device (or, offloaded, the host or disk)
+  std::int64_t batch = 0;         // need a larger batch than the critical one
+  std::int64_t devices = 0;       // need more devices than allowed
   std::int64_t divisibility = 0;  // degree does not divide heads or layers
-  std::int64_t network = 0;  // tensor group wider than a node, transfer longer than a chunk, offload link too slow
-  std::int64_t no_form = 0;  // no closed form for the method with this ZeRO stage
+  std::int64_t network = 0;       // tensor group wider than a node, transfer longer than a chunk, offload link too slow
+  std::int64_t no_form = 0;       // no closed form for the method with this ZeRO stage
 };
 
 struct TrackResult {
@@ -102,6 +102,6 @@ struct SearchOptions {
 // Throws UsageError with one line when an option is out of range.
 SearchResult search(const SearchOptions& options);
 
-nlohmann::json to_json(const Counts& counts);
+nlohmann::ordered_json to_json(const Counts& counts);
 
 }  // namespace lamina::analysis

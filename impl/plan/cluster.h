@@ -27,7 +27,7 @@ struct EfficiencyPoint {
 };
 
 struct Device {
-  std::string name;                                 // "a100-80gb"
+  std::string name;                                  // "a100-80gb"
   std::map<std::string, Quantity> peak_flops_per_s;  // by precision: "bf16", "fp16", "tf32", "fp32", "fp64"; dense
   Quantity memory_bytes;
   Quantity memory_bytes_per_s;
@@ -37,7 +37,7 @@ struct Device {
 
 // A link as one device sees it, one direction at a time (both directions run at once).
 struct Link {
-  std::string name;              // "infiniband-hdr"
+  std::string name;               // "infiniband-hdr"
   Quantity bandwidth_bits_per_s;  // per device and direction
   Quantity latency_s;
   Quantity efficiency;                     // share of the bandwidth that large messages reach, in (0, 1]
