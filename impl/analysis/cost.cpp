@@ -21,7 +21,8 @@ Rates rates_of(const Cluster& cluster, const std::string& precision, std::int64_
   const double share = kind == RateKind::nominal ? 1 : share_of_peak(cluster.device, static_cast<double>(hidden));
   return {.flops_per_s = peak->second.value * share,
           .tensor_bytes_per_s = bytes_per_s(cluster.node),
-          .network_bytes_per_s = bytes_per_s(cluster.network)};
+          .network_bytes_per_s = bytes_per_s(cluster.network),
+          .share_of_peak = share};
 }
 
 std::string_view name_of(Storage storage) {
@@ -172,7 +173,8 @@ PlanCost cost_of(const StepPlan& plan, const Setting& setting) {
   cost.share_of_critical_batch = batch / setting.critical_batch();
   cost.steps = training_steps(setting.step_rule, cost.share_of_critical_batch);
   cost.training_s = cost.steps * cost.step.total_s;
-  const double peak_flops = static_cast<double>(plan.devices()) * setting.rates.flops_per_s * cost.step.total_s;
+  const double peak_flops_per_s = setting.rates.flops_per_s / setting.rates.share_of_peak;
+  const double peak_flops = static_cast<double>(plan.devices()) * peak_flops_per_s * cost.step.total_s;
   cost.model_utilisation = model_step_flops(setting.model, batch) / peak_flops;
   cost.hardware_utilisation = hardware_step_flops(setting.model, batch, plan.recompute) / peak_flops;
   return cost;

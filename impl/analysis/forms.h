@@ -55,6 +55,7 @@ struct Rates {
   double flops_per_s = 0;
   double tensor_bytes_per_s = 0;   // inside a node
   double network_bytes_per_s = 0;  // between nodes: data-parallel and pipeline groups
+  double share_of_peak = 1;        // flops_per_s over the device's peak, for utilisation
 };
 
 // Bytes an element takes on the wire.

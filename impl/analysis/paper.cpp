@@ -170,12 +170,18 @@ ordered_json ratio_or_null(const std::optional<PlanCost>& slow, const std::optio
   return slow && fast ? ordered_json(slow->training_s / fast->training_s) : ordered_json(nullptr);
 }
 
-// A ratio of times in words: "1.50 times faster", "1.25 times slower", "equal".
-std::string faster_words(double ratio) {
+// A ratio of times in words: "1.50 times faster than the baseline", "as fast as the baseline".
+std::string faster_words(double ratio, std::string_view rival) {
   if (std::abs(ratio - 1) < 0.005) {
-    return "equally fast";
+    return fmt::format("as fast as {}", rival);
   }
-  return ratio > 1 ? fmt::format("{:.2f} times faster", ratio) : fmt::format("{:.2f} times slower", 1 / ratio);
+  return ratio > 1 ? fmt::format("{:.2f} times faster than {}", ratio, rival)
+                   : fmt::format("{:.2f} times slower than {}", 1 / ratio, rival);
+}
+
+std::string parameters_words(double parameters) {
+  return parameters < 1e12 ? fmt::format("{:.3g} billion parameters", parameters / 1e9)
+                           : fmt::format("{:.3g} trillion parameters", parameters / 1e12);
 }
 
 }  // namespace
@@ -218,18 +224,18 @@ Figure headline_figure(const PaperOptions& options) {
     const auto of = [&](const char* variant) {
       return cost_at(result, fmt::format("data+pipeline+tensor/{}", variant), options.max_gpus, search_options.setting);
     };
-    const auto baseline = of("baseline");
-    const auto partitioned = of("partitioned");
     const auto improved = of("improved");
-    if (baseline && improved && partitioned) {
-      append(conclusion, " ",
-             fmt::format("{}: the fastest improved plan trains in {:.2f} days on {} GPUs with {:.1f} GB each; baseline "
-                         "{:.2f} days "
-                         "on {} GPUs with {:.1f} GB, partitioned baseline {:.2f} days on {}.",
-                         named.words, days(improved->training_s), grouped(improved->plan.devices()),
-                         improved->memory.total() / 1e9, days(baseline->training_s), grouped(baseline->plan.devices()),
-                         baseline->memory.total() / 1e9, days(partitioned->training_s),
-                         grouped(partitioned->plan.devices())));
+    if (improved) {
+      std::string words =
+          fmt::format("{}: the fastest improved plan trains in {:.2f} days on {} GPUs with {:.1f} GB each", named.words,
+                      days(improved->training_s), grouped(improved->plan.devices()), improved->memory.total() / 1e9);
+      for (const char* variant : {"baseline", "interleaved", "partitioned"}) {
+        if (const auto rival = of(variant)) {
+          words += fmt::format("; {} {:.2f} days on {} GPUs with {:.1f} GB", variant, days(rival->training_s),
+                               grouped(rival->plan.devices()), rival->memory.total() / 1e9);
+        }
+      }
+      append(conclusion, " ", words + ".");
     }
   }
   figure.data["conclusion"] = conclusion;
@@ -288,13 +294,12 @@ std::string frontier_conclusion(const char* link, const ordered_json& entries) {
   std::string words = fmt::format("{}: ", link);
   for (const ordered_json& entry : entries) {
     if (entry.at("gpus_at_most") == 40000 && !entry.at("ratio").is_null()) {
-      words += fmt::format(
-          "on 40,000 GPUs the proposed methods need {:.2f} days, {} than the baseline ({:.2f}) and {} "
-          "{} the interleaved baseline ({:.2f}); ",
-          entry.at("improved_days").get<double>(), faster_words(entry.at("ratio").get<double>()),
-          entry.at("baseline_days").get<double>(), faster_words(entry.at("ratio_interleaved").get<double>()),
-          std::abs(entry.at("ratio_interleaved").get<double>() - 1) < 0.005 ? "as" : "than",
-          entry.at("baseline_interleaved_days").get<double>());
+      words += fmt::format("on 40,000 GPUs the proposed methods need {:.2f} days, {} ({:.2f}) and {} ({:.2f}); ",
+                           entry.at("improved_days").get<double>(),
+                           faster_words(entry.at("ratio").get<double>(), "the baseline"),
+                           entry.at("baseline_days").get<double>(),
+                           faster_words(entry.at("ratio_interleaved").get<double>(), "the interleaved baseline"),
+                           entry.at("baseline_interleaved_days").get<double>());
     }
   }
   const Verdict plain = verdict_of(entries, "ratio");
@@ -434,13 +439,36 @@ struct Largest {
   std::optional<PlanCost> cost;
 };
 
+// How the fastest improved plans compare over the sizes, at unequal numbers of GPUs.
+struct Comparison {
+  int sizes = 0;
+  int slower = 0;
+  double worst = 1;  // time of the rival over time of the improved plan
+  void add(const std::optional<PlanCost>& rival, const std::optional<PlanCost>& improved) {
+    if (rival && improved) {
+      const double ratio = rival->training_s / improved->training_s;
+      ++sizes;
+      slower += ratio < 0.995 ? 1 : 0;
+      worst = std::min(worst, ratio);
+    }
+  }
+  std::string words(const char* rival) const {
+    if (slower == 0) {
+      return fmt::format("never slower than {}", rival);
+    }
+    return fmt::format("slower than {} at {} of {} sizes, by up to {:.0f} %", rival, slower, sizes,
+                       100 * (1 / worst - 1));
+  }
+};
+
 std::string largest_words(const Largest& largest, const Cluster& cluster) {
   if (!largest.cost) {
     return "no size fits";
   }
-  return fmt::format("up to {:.2g} parameters fit ({:.1f} of {:.0f} GB a GPU, {:.3g} days on {} GPUs at that size)",
-                     largest.parameters, largest.cost->memory.total() / 1e9, cluster.device.memory_bytes.value / 1e9,
-                     days(largest.cost->training_s), grouped(largest.cost->plan.devices()));
+  return fmt::format("up to {} fit ({:.1f} of {:.0f} GB a GPU, {:.3g} days on {} GPUs at that size)",
+                     parameters_words(largest.parameters), largest.cost->memory.total() / 1e9,
+                     cluster.device.memory_bytes.value / 1e9, days(largest.cost->training_s),
+                     grouped(largest.cost->plan.devices()));
 }
 
 }  // namespace
@@ -466,6 +494,8 @@ Figure model_size_figure(const PaperOptions& options) {
     Largest on_device;
     Largest on_host;
     std::string beyond;
+    Comparison against_baseline;
+    Comparison against_interleaved;
     for (const std::int64_t x : family_sizes()) {
       SearchOptions search_options = search_for(options, *named.cluster, family_model(x));
       search_options.keep_best = 0;
@@ -479,6 +509,13 @@ Figure model_size_figure(const PaperOptions& options) {
         Setting setting = search_options.setting;
         if (offload) {
           setting.offload = {.checkpoints = Storage::host, .rates = storage_rates_of(*named.cluster, options.rates)};
+        }
+        if (!offload) {
+          const auto of = [&](const char* variant) {
+            return cost_at(result, fmt::format("{}/{}", widest, variant), most_gpus, setting);
+          };
+          against_baseline.add(of("baseline"), of("improved"));
+          against_interleaved.add(of("interleaved"), of("improved"));
         }
         for (const TrackResult& track : result.tracks) {
           const auto cost = cost_at(result, track.track.name, most_gpus, setting);
@@ -498,18 +535,21 @@ Figure model_size_figure(const PaperOptions& options) {
             on_host = {parameters, cost};
           } else if (offload && beyond.empty()) {
             beyond = fmt::format(
-                "at {:.2g} none does, because two layers' parameters and gradients alone take {:.0f} GB in the widest "
+                "at {} none does, because two layers' parameters and gradients alone take {:.0f} GB in the widest "
                 "tensor group",
-                parameters, least_buffers(search_options) / 1e9);
+                parameters_words(parameters), least_buffers(search_options) / 1e9);
           }
         }
       }
     }
     links[named.key] = points;
-    append(conclusion, " ",
-           fmt::format("{}: improved plans {}; with checkpoints on the host {}; {}.", named.words,
-                       largest_words(on_device, *named.cluster), largest_words(on_host, *named.cluster),
-                       beyond.empty() ? "every size shown fits" : beyond));
+    append(
+        conclusion, " ",
+        fmt::format("{}: with up to a million GPUs the fastest improved plan is {} and {}. Improved plans {}; with "
+                    "checkpoints on the host {}; {}.",
+                    named.words, against_baseline.words("the fastest baseline plan"),
+                    against_interleaved.words("the fastest interleaved one"), largest_words(on_device, *named.cluster),
+                    largest_words(on_host, *named.cluster), beyond.empty() ? "every size shown fits" : beyond));
   }
   figure.data["conclusion"] = conclusion;
   figure.data["links"] = links;
@@ -714,7 +754,7 @@ Figure memory_figure(const PaperOptions& options) {
     }
   }
   figure.data["conclusion"] = fmt::format(
-      "Without partition one stage holds the whole state of its tensor group. Over the {:.0f} GB of a GPU: {}. {} "
+      "Without partition one stage holds the whole state of its tensor group. Over the {:.0f} GB of a GPU: {}. The {} "
       "takes "
       "{:.1f} GB, {:.0f} % of a GPU, {:.1f} GB of it checkpoints, the price of the layered order.",
       limit / 1e9, over.empty() ? "none" : over, list.back().label,
@@ -866,10 +906,11 @@ Figure timeline_figure(const PaperOptions&) {
     list.push_back({{"panel", panel.group}, {"method", panel.label}, {"end", ends.back()}, {"events", events}});
   }
   figure.data["conclusion"] = fmt::format(
-      "In this small example layered takes {:.1f} units where depth-first takes {:.1f} without partition ({}), {:.1f} "
-      "where it takes {:.1f} with ZeRO-3 ({}), and the modular pipeline {:.1f} where GPipe takes {:.1f} ({}).",
-      ends[1], ends[0], faster_words(ends[0] / ends[1]), ends[3], ends[2], faster_words(ends[2] / ends[3]), ends[5],
-      ends[4], faster_words(ends[4] / ends[5]));
+      "In this small example layered takes {:.1f} units, {} ({:.1f}) without partition; with ZeRO-3 {:.1f}, {} "
+      "({:.1f}); the modular pipeline takes {:.1f}, {} ({:.1f}).",
+      ends[1], faster_words(ends[0] / ends[1], "depth-first"), ends[0], ends[3],
+      faster_words(ends[2] / ends[3], "depth-first"), ends[2], ends[5], faster_words(ends[4] / ends[5], "GPipe"),
+      ends[4]);
   figure.data["panels"] = list;
   return figure;
 }

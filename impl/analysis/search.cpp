@@ -382,12 +382,14 @@ const std::vector<Strategy>& strategies() {
 }
 
 const std::vector<std::string>& variants() {
-  static const std::vector<std::string> list{"baseline", "partitioned", "improved"};
+  static const std::vector<std::string> list{"baseline", "interleaved", "partitioned", "improved"};
   return list;
 }
 
 std::vector<Track> strategy_tracks() {
   const std::vector<Order> ordinary{Order::depth_first, Order::gpipe, Order::one_forward_one_backward};
+  std::vector<Order> with_interleaved = ordinary;
+  with_interleaved.push_back(Order::interleaved);
   const std::vector<Order> proposed{Order::layered, Order::depth_first, Order::modular};
   std::vector<Track> tracks;
   for (const Strategy& strategy : strategies()) {
@@ -400,6 +402,7 @@ std::vector<Track> strategy_tracks() {
                         .tensor = strategy.tensor});
     };
     add("baseline", ordinary, {0});
+    add("interleaved", with_interleaved, {0});
     add("partitioned", ordinary, {3});
     add("improved", proposed, {0, 3});
   }

@@ -44,7 +44,8 @@ struct Track {
 std::vector<Track> family_tracks();
 
 // Strategies (none, data, data+pipeline, data+tensor, data+pipeline+tensor) times variants: baseline (the ordinary
-// orders without partition), partitioned (the same with ZeRO-3), improved. Named "strategy/variant".
+// orders without partition), interleaved (those and interleaved 1F1B), partitioned (the ordinary orders with ZeRO-3),
+// improved. Named "strategy/variant".
 struct Strategy {
   const char* name;
   bool data;

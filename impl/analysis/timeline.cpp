@@ -292,7 +292,7 @@ std::vector<TimelineOp> pipeline_timeline(const StepPlan& plan, std::int64_t lay
   const std::int64_t stages = plan.order == Order::modular       ? layers
                               : plan.order == Order::interleaved ? plan.chunks * ranks
                                                                  : ranks;
-  const double layers_each = static_cast<double>(layers) / static_cast<double>(stages);
+  const std::int64_t layers_each = layers / stages;
   const auto units_of = [&](std::int64_t rank) {
     switch (plan.order) {
       case Order::modular:
@@ -318,9 +318,9 @@ std::vector<TimelineOp> pipeline_timeline(const StepPlan& plan, std::int64_t lay
       ops.push_back({.rank = rank,
                      .lane = Lane::compute,
                      .work = unit.work,
-                     .layer = unit.stage,
+                     .layer = unit.stage * layers_each,
                      .micro_batch = unit.micro_batch,
-                     .duration_s = layers_each * layer_s,
+                     .duration_s = static_cast<double>(layers_each) * layer_s,
                      .waits = {}});
       computed[{unit.work, unit.stage, unit.micro_batch}] = at;
       const bool leaves = ranks > 1 && (forward ? unit.stage + 1 < stages : unit.stage > 0);
@@ -329,7 +329,7 @@ std::vector<TimelineOp> pipeline_timeline(const StepPlan& plan, std::int64_t lay
         ops.push_back({.rank = rank,
                        .lane = forward ? Lane::send_forward : Lane::send_backward,
                        .work = Work::transfer,
-                       .layer = unit.stage,
+                       .layer = unit.stage * layers_each,
                        .micro_batch = unit.micro_batch,
                        .duration_s = times.boundary_s,
                        .waits = {at}});

@@ -21,7 +21,7 @@ struct TimelineOp {
   std::int64_t rank = 0;
   Lane lane = Lane::compute;
   Work work = Work::forward;
-  std::int64_t layer = 0;
+  std::int64_t layer = 0;        // the first one where several are computed as one
   std::int64_t micro_batch = 0;  // the group's number for gathers and reductions
   double duration_s = 0;
   std::vector<std::size_t> waits;  // indices of operations
