@@ -12,6 +12,9 @@ namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
+// A plan is better only when it is so by more than rounding; else the one with fewer devices, or seen first, stays.
+constexpr double more_than_rounding = 1 - 1e-12;
+
 bool contains(const auto& list, const auto& value) { return std::find(list.begin(), list.end(), value) != list.end(); }
 
 // Plans of one kind differ in data degree and micro-batches only.
@@ -39,7 +42,7 @@ double to_beat(TrackResult& result, std::int64_t devices, std::size_t keep_best)
 
 void offer_to_frontier(std::vector<Candidate>& frontier, const Candidate& candidate) {
   const std::int64_t devices = candidate.plan.devices();
-  if (candidate.training_s >= best_at(frontier, devices)) {
+  if (candidate.training_s >= best_at(frontier, devices) * more_than_rounding) {
     return;
   }
   auto at = beyond(frontier, devices);
@@ -47,7 +50,7 @@ void offer_to_frontier(std::vector<Candidate>& frontier, const Candidate& candid
     --at;
   }
   auto end = at;
-  while (end != frontier.end() && end->training_s >= candidate.training_s) {
+  while (end != frontier.end() && end->training_s >= candidate.training_s * more_than_rounding) {
     ++end;
   }
   frontier.insert(frontier.erase(at, end), candidate);
@@ -57,7 +60,7 @@ void offer_to_best(std::vector<Candidate>& best, const Candidate& candidate, std
   const auto same = std::find_if(best.begin(), best.end(),
                                  [&](const Candidate& entry) { return same_kind(entry.plan, candidate.plan); });
   if (same != best.end()) {
-    if (same->training_s <= candidate.training_s) {
+    if (same->training_s * more_than_rounding <= candidate.training_s) {
       return;
     }
     best.erase(same);
@@ -272,7 +275,7 @@ class Search {
     for (std::int64_t i = fitting; i >= 1; --i) {
       plan.micro_batches = allowed.first + (i - 1) * allowed.stride;
       const double steps = training_steps(setting_.step_rule, static_cast<double>(plan.batch()) / critical_batch_);
-      if (options_.prune && steps * least_step_time(plan) >= limit) {
+      if (options_.prune && steps * least_step_time(plan) >= limit * more_than_rounding) {
         if (setting_.step_rule == StepRule::same_tokens) {
           // Compute a micro-batch only grows as m falls, and so does the bound.
           result_.counts.dominated += i;
