@@ -124,6 +124,34 @@ class OneStage {
     return std::move(ops_);
   }
 
+  // ZeRO-1 and 2: parameters are gathered once, ahead of the first forward visits, into memory of their own; gradients
+  // are reduced after the last backward visit of each layer (ZeRO-1) or after every one, from two slots (ZeRO-2).
+  std::vector<TimelineOp> partly_partitioned() {
+    std::vector<std::size_t> gathers;
+    for (const Visit& visit : visits_) {
+      if (visit.group == 0 && visit.work == Work::forward) {
+        gathers.push_back(network(Work::gather, visit, times_.gather_s, {}));
+      }
+    }
+    std::vector<std::size_t> reductions;
+    for (std::size_t i = 0; i < visits_.size(); ++i) {
+      const Visit& visit = visits_[i];
+      std::vector<std::size_t> waits;
+      if (visit.group == 0 && visit.work == Work::forward) {
+        waits.push_back(gathers[static_cast<std::size_t>(visit.layer)]);
+      }
+      const bool backward = visit.work == Work::backward;
+      if (backward && plan_.zero_stage == 2 && reductions.size() >= 2) {
+        waits.push_back(reductions[reductions.size() - 2]);
+      }
+      compute(i, waits);
+      if (backward && (plan_.zero_stage == 2 || visit.group == plan_.group_count() - 1)) {
+        reductions.push_back(network(Work::reduce, visit, times_.reduce_s, {last_op_of_visit_[i]}));
+      }
+    }
+    return std::move(ops_);
+  }
+
   std::vector<TimelineOp> partitioned() {
     find_gathers();
     std::vector<std::size_t> reductions;
@@ -139,7 +167,7 @@ class OneStage {
         issue_gather(i + 1);
       }
       compute(i, waits);
-      if (backward) {
+      if (backward && (!plan_.keep_full_gradient || visits_[i].group == plan_.group_count() - 1)) {
         reductions.push_back(network(Work::reduce, visits_[i], times_.reduce_s, {last_op_of_visit_[i]}));
       }
     }
@@ -280,9 +308,15 @@ std::vector<Unit> gpipe_units(std::int64_t rank, std::int64_t micro_batches) {
 
 std::vector<TimelineOp> one_stage_timeline(const StepPlan& plan, std::int64_t layers, const LayerTimes& times) {
   LAMINA_CHECK(!is_pipeline(plan.order) && layers >= 3, "{} with {} layers", name_of(plan.order), layers);
-  LAMINA_CHECK(plan.zero_stage == 0 || plan.zero_stage == 3, "ZeRO-{}", plan.zero_stage);
   OneStage builder(plan, layers, times);
-  return plan.zero_stage == 0 ? builder.without_partition() : builder.partitioned();
+  switch (plan.zero_stage) {
+    case 0:
+      return builder.without_partition();
+    case 3:
+      return builder.partitioned();
+    default:
+      return builder.partly_partitioned();
+  }
 }
 
 std::vector<TimelineOp> pipeline_timeline(const StepPlan& plan, std::int64_t layers, const LayerTimes& times) {

@@ -32,7 +32,7 @@ struct TimelineOp {
 // Runs the operations and returns the time of the last end. Throws Error when they cannot all run.
 double run_timeline(std::vector<TimelineOp>& ops);
 
-// One stage: depth-first, layered or hybrid, ZeRO-0 or 3, with two parameter slots, two gradient slots and resident
+// One stage: depth-first, layered or hybrid, any ZeRO stage, with two parameter slots, two gradient slots and resident
 // layers reused, one FIFO stream for gathers and reductions. Needs at least three layers.
 std::vector<TimelineOp> one_stage_timeline(const StepPlan& plan, std::int64_t layers, const LayerTimes& times);
 

@@ -45,7 +45,7 @@ double run_pipeline(const StepPlan& plan, std::int64_t layers, const LayerTimes&
   return run_timeline(ops);
 }
 
-void check_one_stage(Order order, int zero_stage) {
+void check_one_stage(Order order, int zero_stage, bool keep_full_gradient = false) {
   Dice dice(17);
   for (int i = 0; i < cases; ++i) {
     const std::int64_t groups = dice.whole(1, 5);
@@ -53,7 +53,8 @@ void check_one_stage(Order order, int zero_stage) {
                         .data = 4,
                         .micro_batches = groups * dice.whole(1, 4),
                         .groups = groups,
-                        .zero_stage = zero_stage};
+                        .zero_stage = zero_stage,
+                        .keep_full_gradient = keep_full_gradient};
     const std::int64_t layers = dice.whole(3, 9);
     const LayerTimes times = dice.layer();
     const double form = step_time(plan, stages_of(layers, 1), times).total_s;
@@ -65,8 +66,16 @@ void check_one_stage(Order order, int zero_stage) {
 TEST(OneStage, DepthFirstWithoutPartition) { check_one_stage(Order::depth_first, 0); }
 TEST(OneStage, LayeredWithoutPartition) { check_one_stage(Order::layered, 0); }
 TEST(OneStage, HybridWithoutPartition) { check_one_stage(Order::hybrid, 0); }
+TEST(OneStage, DepthFirstZeroOne) { check_one_stage(Order::depth_first, 1); }
+TEST(OneStage, LayeredZeroOne) { check_one_stage(Order::layered, 1); }
+TEST(OneStage, HybridZeroOne) { check_one_stage(Order::hybrid, 1); }
+TEST(OneStage, DepthFirstZeroTwo) { check_one_stage(Order::depth_first, 2); }
+TEST(OneStage, LayeredZeroTwo) { check_one_stage(Order::layered, 2); }
+TEST(OneStage, HybridZeroTwo) { check_one_stage(Order::hybrid, 2); }
 TEST(OneStage, DepthFirstPartitioned) { check_one_stage(Order::depth_first, 3); }
 TEST(OneStage, LayeredPartitioned) { check_one_stage(Order::layered, 3); }
+TEST(OneStage, DepthFirstPartitionedKeepingTheFullGradient) { check_one_stage(Order::depth_first, 3, true); }
+TEST(OneStage, HybridPartitionedKeepingTheFullGradient) { check_one_stage(Order::hybrid, 3, true); }
 TEST(OneStage, HybridPartitioned) { check_one_stage(Order::hybrid, 3); }
 
 TEST(Pipeline, GPipeWithAnyTransfer) {
