@@ -1,0 +1,83 @@
+#include "impl/analysis/plan_report.h"
+
+#include "impl/base/error.h"
+
+namespace lamina::analysis {
+namespace {
+
+std::string refusals(const Counts& counts) {
+  return fmt::format(
+      "refused: {} for memory, {} for batch, {} for GPUs, {} for divisibility, {} for network, {} without a form",
+      counts.memory, counts.batch, counts.devices, counts.divisibility, counts.network, counts.no_form);
+}
+
+}  // namespace
+
+PlanCost fastest_plan(const SearchResult& result, const SearchOptions& options) {
+  std::optional<Candidate> fastest;
+  for (const TrackResult& track : result.tracks) {
+    const auto candidate = track.at_most(options.limits.devices);
+    if (candidate && (!fastest || candidate->training_s < fastest->training_s)) {
+      fastest = candidate;
+    }
+  }
+  if (!fastest) {
+    throw UsageError(fmt::format("no plan fits {} GPUs with {:.4g} GB each; {}", options.limits.devices,
+                                 options.limits.memory_bytes / 1e9, refusals(result.counts)));
+  }
+  return cost_of(fastest->plan, options.setting);
+}
+
+std::string plan_table(const SearchResult& result, const SearchOptions& options) {
+  std::string text =
+      fmt::format("# critical batch {:.6g} sequences; steps below it: {}; at most {} GPUs with {:.4g} GB each\n",
+                  options.setting.critical_batch(), name_of(options.setting.step_rule), options.limits.devices,
+                  options.limits.memory_bytes / 1e9);
+  if (!result.complete) {
+    text += "# stopped before the end: the best of what was seen\n";
+  }
+  text += fmt::format("# {:<24} {:<20} {:>5} {:>7} {:>6} {:>6} {:>4} {:>3} {:>6} {:>4} {:>10} {:>10} {:>6} {:>9}\n",
+                      "track", "method", "zero", "gpus", "data", "pipe", "tens", "b", "m", "v", "step_s", "days",
+                      "util", "memory_GB");
+  for (const TrackResult& track : result.tracks) {
+    if (track.best.empty() && track.frontier.empty()) {
+      text += fmt::format("  {:<24} no plan\n", track.track.name);
+    }
+    for (const Candidate& candidate : track.best) {
+      const PlanCost cost = cost_of(candidate.plan, options.setting);
+      const StepPlan& plan = cost.plan;
+      text += fmt::format(
+          "  {:<24} {:<20} {:>5} {:>7} {:>6} {:>6} {:>4} {:>3} {:>6} {:>4} {:>10.4g} {:>10.4g} {:>6.3f} {:>9.2f}\n",
+          track.track.name, name_of(plan.order), plan.zero_stage, plan.devices(), plan.data, plan.pipeline, plan.tensor,
+          plan.micro_batch, plan.micro_batches, plan.chunks, cost.step.total_s, cost.training_s / seconds_per_day,
+          cost.model_utilisation, cost.memory.total() / 1e9);
+    }
+  }
+  text += fmt::format("# {} plans evaluated, {} left out as dominated, in {:.2f} s\n", result.counts.evaluated,
+                      result.counts.dominated, result.seconds);
+  return text + fmt::format("# {}\n", refusals(result.counts));
+}
+
+nlohmann::ordered_json plan_json(const SearchResult& result, const SearchOptions& options) {
+  const auto list = [&](const std::vector<Candidate>& candidates) {
+    nlohmann::ordered_json plans = nlohmann::ordered_json::array();
+    for (const Candidate& candidate : candidates) {
+      plans.push_back(to_json(cost_of(candidate.plan, options.setting)));
+    }
+    return plans;
+  };
+  nlohmann::ordered_json tracks = nlohmann::ordered_json::array();
+  for (const TrackResult& track : result.tracks) {
+    tracks.push_back({{"name", track.track.name}, {"best", list(track.best)}, {"frontier", list(track.frontier)}});
+  }
+  return {{"complete", result.complete},
+          {"seconds", result.seconds},
+          {"critical_batch_sequences", options.setting.critical_batch()},
+          {"step_rule", name_of(options.setting.step_rule)},
+          {"max_gpus", options.limits.devices},
+          {"memory_bytes", options.limits.memory_bytes},
+          {"counts", to_json(result.counts)},
+          {"tracks", tracks}};
+}
+
+}  // namespace lamina::analysis

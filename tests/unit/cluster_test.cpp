@@ -1,0 +1,126 @@
+// Cluster files: the shipped ones read, bad ones get one line that names the place.
+#include "impl/analysis/cluster_file.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+
+#include "impl/base/error.h"
+
+namespace lamina::analysis {
+namespace {
+
+const std::filesystem::path folder = std::filesystem::path(LAMINA_TEST_DATA_DIR) / ".." / "scenarios" / "clusters";
+
+nlohmann::json shipped() {
+  std::ifstream stream(folder / "a100-80gb-infiniband.json");
+  return nlohmann::json::parse(stream);
+}
+
+TEST(ClusterFiles, AllRead) {
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const Cluster cluster = read_cluster(entry.path());
+    EXPECT_EQ(cluster.name + ".json", entry.path().filename().string());
+    EXPECT_GT(nominal_bytes_per_s(cluster.node), nominal_bytes_per_s(cluster.network)) << cluster.name;
+    ++count;
+  }
+  EXPECT_GE(count, 4);
+}
+
+TEST(ClusterFiles, ThePapersTwo) {
+  const PaperClusters clusters = read_paper_clusters(folder);
+  EXPECT_DOUBLE_EQ(clusters.infiniband.device.peak_flops_per_s.at("fp16").value, 312e12);
+  EXPECT_DOUBLE_EQ(clusters.infiniband.device.memory_bytes.value, 80e9);
+  EXPECT_DOUBLE_EQ(nominal_bytes_per_s(clusters.infiniband.node), 300e9);
+  EXPECT_DOUBLE_EQ(nominal_bytes_per_s(clusters.infiniband.network), 25e9);
+  EXPECT_DOUBLE_EQ(nominal_bytes_per_s(clusters.ethernet.network), 3.125e9);
+  EXPECT_EQ(clusters.ethernet.node_size.value, 16);
+  EXPECT_LT(reached_bytes_per_s(clusters.ethernet.network), 3.125e9);
+}
+
+TEST(Efficiency, LinearInTheLogarithm) {
+  Device device;
+  EXPECT_EQ(share_of_peak(device, 1000), 1);
+  device.efficiency = {{100, 0.2}, {10000, 0.6}};
+  EXPECT_DOUBLE_EQ(share_of_peak(device, 10), 0.2);
+  EXPECT_DOUBLE_EQ(share_of_peak(device, 1000), 0.4);
+  EXPECT_DOUBLE_EQ(share_of_peak(device, 1e9), 0.6);
+}
+
+void expect_refusal(const nlohmann::json& document, const std::string& part) {
+  try {
+    cluster_from_json(document, "c.json");
+    FAIL() << "accepted; expected a refusal with '" << part << "'";
+  } catch (const UsageError& error) {
+    const std::string message = error.what();
+    EXPECT_EQ(message.rfind("c.json", 0), 0u) << message;
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+  }
+}
+
+TEST(ClusterRefusals, Keys) {
+  auto document = shipped();
+  document["links"]["netwrok"] = 1;
+  expect_refusal(document, "c.json.links: unknown key 'netwrok' (the nearest known is 'network')");
+  document = shipped();
+  document["device"].erase("memory_bytes");
+  expect_refusal(document, "c.json.device: key 'memory_bytes' is missing");
+  document = shipped();
+  document["device"]["memory_bytes"].erase("source");
+  expect_refusal(document, "'source' is missing");
+  document = shipped();
+  document["device"]["memory_bytes"]["source"] = "";
+  expect_refusal(document, "not empty");
+  expect_refusal(nlohmann::json::array(), "must be an object");
+  expect_refusal(nlohmann::json(), "must be an object");
+}
+
+TEST(ClusterRefusals, Numbers) {
+  const auto with = [](const char* pointer, const nlohmann::json& value) {
+    auto document = shipped();
+    document[nlohmann::json::json_pointer(pointer)] = value;
+    return document;
+  };
+  const char* bandwidth = "/links/network/bandwidth_bits_per_s/value";
+  expect_refusal(with(bandwidth, 0), "c.json.links.network.bandwidth_bits_per_s.value: is 0");
+  expect_refusal(with(bandwidth, -1), "is -1");
+  expect_refusal(with(bandwidth, "25e9"), "must be a number");
+  expect_refusal(with(bandwidth, nullptr), "is null");
+  expect_refusal(with(bandwidth, std::nan("")), "must be a number");
+  expect_refusal(with(bandwidth, 1e300), "at most");
+  expect_refusal(with("/device/memory_bytes/value", -80e9), "memory_bytes.value");
+  expect_refusal(with("/links/node/efficiency/value", 1.5), "efficiency.value: is 1.5");
+  expect_refusal(with("/links/node/efficiency/value", 0), "efficiency.value: is 0");
+  expect_refusal(with("/node_size/value", 2.5), "whole number");
+  expect_refusal(with("/node_size/value", 0), "node_size.value");
+  expect_refusal(with("/schema_version", 2), "reads version 1");
+  expect_refusal(with("/device/efficiency/points/1/hidden", 1), "must ascend");
+  expect_refusal(with("/device/efficiency/points", 3), "must be an array");
+}
+
+TEST(ClusterRefusals, Files) {
+  const auto refused = [](const std::string& content, const std::string& part) {
+    const auto file = std::filesystem::temp_directory_path() / "lamina_cluster_test.json";
+    std::ofstream(file) << content;
+    try {
+      read_cluster(file);
+      FAIL() << content;
+    } catch (const UsageError& error) {
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+      EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
+    }
+    std::filesystem::remove(file);
+  };
+  refused("", "not valid JSON");
+  refused("{\"name\": \"a\",}", "not valid JSON");
+  refused("{} {}", "not valid JSON");
+  refused("{\"name\": \"a\", \"name\": \"b\"}", "'name' stands twice");
+  refused("{\"links\": {\"node\": 1, \"node\": 2}}", "'node' stands twice");
+  EXPECT_THROW(read_cluster("nowhere.json"), UsageError);
+}
+
+}  // namespace
+}  // namespace lamina::analysis
