@@ -62,6 +62,60 @@ void check_mpi(int code, const char* call) {
   }
 }
 
+// Open MPI closes the modules that it does not use, and their variables with them. So the variables that are left tell
+// what is used: every point-to-point layer has a priority, every byte-transfer module an exclusivity.
+std::vector<std::string> names_between(const std::vector<std::string>& variables, std::string_view prefix,
+                                       std::string_view suffix) {
+  std::vector<std::string> names;
+  for (const std::string_view variable : variables) {
+    if (variable.size() > prefix.size() + suffix.size() && variable.starts_with(prefix) && variable.ends_with(suffix)) {
+      names.emplace_back(variable.substr(prefix.size(), variable.size() - prefix.size() - suffix.size()));
+    }
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::vector<std::string> library_variables() {
+  int provided = 0;
+  check_mpi(MPI_T_init_thread(MPI_THREAD_SERIALIZED, &provided), "MPI_T_init_thread");
+  int count = 0;
+  check_mpi(MPI_T_cvar_get_num(&count), "MPI_T_cvar_get_num");
+  std::vector<std::string> variables;
+  for (int i = 0; i < count; ++i) {
+    std::array<char, 256> name{};
+    int length = static_cast<int>(name.size());
+    int verbosity = 0;
+    int binding = 0;
+    int scope = 0;
+    MPI_Datatype type = MPI_DATATYPE_NULL;
+    if (MPI_T_cvar_get_info(i, name.data(), &length, &verbosity, &type, nullptr, nullptr, nullptr, &binding, &scope) ==
+        MPI_SUCCESS) {
+      variables.emplace_back(name.data());
+    }
+  }
+  MPI_T_finalize();
+  return variables;
+}
+
+MpiNetwork ask_for_network() {
+  MpiNetwork network;
+  const std::vector<std::string> variables = library_variables();
+  const std::vector<std::string> layers = names_between(variables, "pml_", "_priority");
+  network.layer = layers.empty() ? "unknown" : fmt::format("{}", fmt::join(layers, "+"));
+  if (network.layer == "ob1") {
+    network.modules = names_between(variables, "btl_", "_exclusivity");
+    std::erase(network.modules, "self");
+  } else if (network.layer == "cm") {
+    network.modules = names_between(variables, "mtl_", "_priority");
+  }
+  MPI_Comm host = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host), "MPI_Comm_split_type");
+  MPI_Comm_size(host, &network.ranks_on_this_host);
+  MPI_Comm_free(&host);
+  return network;
+}
+
 enum class Side : std::uint8_t { send, receive };
 
 // What the requests of one communicator have in common.
@@ -94,6 +148,7 @@ class Engine {
   int rank() const { return rank_; }
   int size() const { return size_; }
   int most_groups() const { return most_groups_; }  // that one rank can be the first member of
+  const MpiNetwork& network() const { return network_; }
   void enlist(const std::shared_ptr<Place>& place);
   std::shared_ptr<Passage> post(std::shared_ptr<Place> place, Side side, int peer, std::byte* buffer,
                                 std::int64_t bytes);
@@ -114,6 +169,7 @@ class Engine {
   void post_to_mpi(const std::shared_ptr<Passage>& passage);
   bool test_pieces();
   void keep_alive();
+  void check_neighbour_lives() const;
   void beat(char byte);
   void expect_beat();
   void hear_beat();
@@ -133,6 +189,7 @@ class Engine {
   int size_ = 1;
   int most_groups_ = 0;
   std::string host_;
+  MpiNetwork network_;
   const int exceptions_before_ = std::uncaught_exceptions();
 
   std::mutex mutex_;                 // guards what follows up to the thread's own part; not held during MPI calls
@@ -370,6 +427,8 @@ void Engine::start() {
   LAMINA_CHECK(known != 0 && (*tag_limit - kFirstGroupTag) / size_ >= 1, "{} ranks need more tags than MPI has", size_);
   most_groups_ = std::min(kGroupsPerLeader, (*tag_limit - kFirstGroupTag) / size_);
 
+  network_ = ask_for_network();
+
   left_.resize(static_cast<std::size_t>(size_));
   last_ended_ = last_look_ = last_heard_ = last_beat_ = Clock::now();
   if (size_ > 1) {
@@ -511,9 +570,14 @@ void Engine::keep_alive() {
     last_beat_ = now;
     beat(kAlive);
   }
-  if (now - last_heard_ > ticks(options_.silent_after_s)) {
+  check_neighbour_lives();
+}
+
+void Engine::check_neighbour_lives() const {
+  const auto silent = Clock::now() - last_heard_;
+  if (silent > ticks(options_.silent_after_s)) {
     throw Error(fmt::format("rank {} has given no sign of life for {:.1f} s: it was stopped, or its machine is gone",
-                            left_neighbour(), Seconds(now - last_heard_).count()));
+                            left_neighbour(), Seconds(silent).count()));
   }
 }
 
@@ -573,13 +637,19 @@ bool Engine::everybody_leaves() {
          std::count_if(left_.begin(), left_.end(), [](const auto& at) { return at.has_value(); }) == size_ - 1;
 }
 
-// The last heartbeat, so that none is under way when MPI ends.
+// The last heartbeat each way, so that none is under way when MPI ends.
 void Engine::say_goodbye() {
-  check_mpi(MPI_Wait(&beat_send_, MPI_STATUS_IGNORE), "MPI_Wait");
-  beat(kGoodbye);
-  for (int sent = 0; sent == 0 || beat_receive_ != MPI_REQUEST_NULL;) {
+  bool said = false;
+  int sent = 0;
+  while (!said || sent == 0 || beat_receive_ != MPI_REQUEST_NULL) {
     check_mpi(MPI_Test(&beat_send_, &sent, MPI_STATUS_IGNORE), "MPI_Test");
+    if (sent != 0 && !said) {
+      said = true;
+      sent = 0;
+      beat(kGoodbye);
+    }
     hear_beat();
+    check_neighbour_lives();
     std::this_thread::sleep_for(ticks(options_.look_every_s));
   }
   check_mpi(MPI_Cancel(&leaving_receive_), "MPI_Cancel");
@@ -652,12 +722,13 @@ std::uint64_t hash_of(const std::vector<int>& members) {
   return hash;
 }
 
-class MpiTransport final : public Transport {
+class ProcessTransport final : public MpiTransport {
  public:
-  explicit MpiTransport(const MpiOptions& options) : engine_(options) {}
+  explicit ProcessTransport(const MpiOptions& options) : engine_(options) {}
   int rank() const override { return engine_.rank(); }
   int size() const override { return engine_.size(); }
   std::string name() const override { return "mpi"; }
+  const MpiNetwork& network() const override { return engine_.network(); }
   std::unique_ptr<Communicator> group(const std::vector<int>& members) override;
   TrafficLedger& ledger() override { return ledger_; }
   void abort(const std::string& reason) override { engine_.abort(reason); }
@@ -671,7 +742,7 @@ class MpiTransport final : public Transport {
   Engine engine_;
 };
 
-std::unique_ptr<Communicator> MpiTransport::group(const std::vector<int>& members) {
+std::unique_ptr<Communicator> ProcessTransport::group(const std::vector<int>& members) {
   const auto place = std::make_shared<Place>();
   place->rank = place_in_group(members, rank(), size());
   place->members = members;
@@ -680,7 +751,7 @@ std::unique_ptr<Communicator> MpiTransport::group(const std::vector<int>& member
   return std::make_unique<Member>(&ledger_, engine_, place);
 }
 
-GroupCard MpiTransport::agree(const std::vector<int>& members) {
+GroupCard ProcessTransport::agree(const std::vector<int>& members) {
   const auto place = std::make_shared<Place>();
   place->tag = kGroupTag;
   engine_.enlist(place);
@@ -711,8 +782,12 @@ GroupCard MpiTransport::agree(const std::vector<int>& members) {
 
 }  // namespace
 
-std::unique_ptr<Transport> make_mpi_transport(const MpiOptions& options) {
-  return std::make_unique<MpiTransport>(options);
+std::unique_ptr<MpiTransport> make_mpi_transport(const MpiOptions& options) {
+  return std::make_unique<ProcessTransport>(options);
+}
+
+std::string MpiNetwork::text() const {
+  return modules.empty() ? layer : fmt::format("{} ({})", layer, fmt::join(modules, ", "));
 }
 
 std::string mpi_library_version() {

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "impl/comm/communicator.h"
 
@@ -16,6 +17,22 @@ struct MpiOptions {
   double silent_after_s = 6;  // without a sign of life for this long, a rank is taken to be stopped and the job ends
 };
 
+// What messages really travel by, as far as the library tells.
+struct MpiNetwork {
+  // The point-to-point layer that was chosen: "ob1" (which uses the modules below), "ucx", "cm" (a matching network).
+  std::string layer;
+  // ob1: the modules that were opened ("vader": shared memory, taken between ranks of one host; "tcp"; "openib" …).
+  // cm: the matching transport layers. Otherwise empty.
+  std::vector<std::string> modules;
+  int ranks_on_this_host = 1;
+  std::string text() const;  // "ob1 (vader, tcp)"
+};
+
+class MpiTransport : public Transport {
+ public:
+  virtual const MpiNetwork& network() const = 0;
+};
+
 // Starts MPI in this process; destroying the transport ends it, so there is one such object in a process's life. All
 // MPI calls are made by one progress thread, which sleeps between looks and leaves the processor to the compute.
 //
@@ -27,7 +44,7 @@ struct MpiOptions {
 // the next thing that such a rank can do is abort().
 //
 // Throws Error when the launcher started several processes but this MPI library sees one (another MPI's launcher).
-std::unique_ptr<Transport> make_mpi_transport(const MpiOptions& options = {});
+std::unique_ptr<MpiTransport> make_mpi_transport(const MpiOptions& options = {});
 
 // "Open MPI v4.1.4 …", from the library that is loaded.
 std::string mpi_library_version();

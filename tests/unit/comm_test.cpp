@@ -1,14 +1,18 @@
 // Ranks as threads: the checks that every transport must pass, rendezvous, abort, deadline.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <filesystem>
+#include <fstream>
 #include <limits>
 
 #include "impl/comm/agreement.h"
 #include "impl/comm/collectives.h"
 #include "impl/comm/launcher.h"
+#include "impl/comm/network_counters.h"
 #include "tests/unit/comm_checks.h"
 #include "tests/unit/comm_ranks.h"
 
@@ -214,6 +218,29 @@ TEST(Launcher, IsFoundByTheSizeItAnnounces) {
     EXPECT_NO_THROW(check_library_fits_launcher(3, launched));
   }
   EXPECT_NO_THROW(check_library_fits_launcher(1, std::nullopt));
+}
+
+TEST(NetworkCounters, ReadInterfacesAndInfinibandPorts) {
+  namespace fs = std::filesystem;
+  const fs::path system = fs::path(testing::TempDir()) / fmt::format("network_counters_{}", ::getpid());
+  const auto write = [&](const fs::path& file, std::int64_t number) {
+    fs::create_directories((system / file).parent_path());
+    std::ofstream(system / file) << number << '\n';
+  };
+  write("sys/class/net/eth0/statistics/tx_bytes", 5'000'000'000'000);
+  write("sys/class/net/eth0/statistics/rx_bytes", 7);
+  write("sys/class/net/down/statistics/tx_bytes", 1);  // and no rx_bytes
+  write("sys/class/infiniband/mlx5_0/ports/1/counters/port_xmit_data", 100);
+  write("sys/class/infiniband/mlx5_0/ports/1/counters/port_rcv_data", 30);
+  const auto before = network_counters(system);
+  EXPECT_EQ(before, (std::vector<PortBytes>{{"eth0", 5'000'000'000'000, 7}, {"infiniband mlx5_0/1", 400, 120}}));
+  write("sys/class/net/eth0/statistics/tx_bytes", 5'000'000'000'100);
+  write("sys/class/infiniband/mlx5_1/ports/1/counters/port_xmit_data", 1);
+  write("sys/class/infiniband/mlx5_1/ports/1/counters/port_rcv_data", 1);
+  EXPECT_EQ(counted_between(before, network_counters(system)),
+            (std::vector<PortBytes>{{"eth0", 100, 0}, {"infiniband mlx5_0/1", 0, 0}}));
+  fs::remove_all(system);
+  EXPECT_TRUE(network_counters(system).empty());
 }
 
 TEST(Agreement, NamesTheRanksThatDiffer) {

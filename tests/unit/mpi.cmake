@@ -18,16 +18,17 @@ if(LAMINA_WITH_MPI)
   set(gibibyte 1073741824)
   foreach(ranks 1 2 3 5)
     lamina_mpi_register(mpi_checks_${ranks}_ranks
-      COMMAND ${launch} -n ${ranks} $<TARGET_FILE:mpi_checks> ${ranks} ${gibibyte} 0)
+      COMMAND ${launch} -n ${ranks} $<TARGET_FILE:mpi_checks> ${ranks} ${gibibyte} 0 any)
   endforeach()
   # Nothing is buffered: the smallest eager limits that Open MPI takes (its headers), and synchronous sends.
   lamina_mpi_register(mpi_checks_rendezvous
-    COMMAND ${launch} --mca btl_vader_eager_limit 56 -n 3 $<TARGET_FILE:mpi_checks> 3 ${gibibyte} 1)
+    COMMAND ${launch} --mca pml ob1 --mca btl self,vader --mca btl_vader_eager_limit 56
+            -n 3 $<TARGET_FILE:mpi_checks> 3 ${gibibyte} 1 "ob1 (vader)")
   lamina_mpi_register(mpi_checks_rendezvous_tcp
     COMMAND ${launch} --mca pml ob1 --mca btl self,tcp --mca btl_tcp_eager_limit 64 --mca btl_tcp_rndv_eager_limit 64
-            -n 3 $<TARGET_FILE:mpi_checks> 3 ${gibibyte} 1)
+            -n 3 $<TARGET_FILE:mpi_checks> 3 ${gibibyte} 1 "ob1 (tcp)")
   # Messages cut into many pieces, as those beyond 2³¹ bytes are.
-  lamina_mpi_register(mpi_checks_pieces COMMAND ${launch} -n 2 $<TARGET_FILE:mpi_checks> 2 1000 0)
+  lamina_mpi_register(mpi_checks_pieces COMMAND ${launch} -n 2 $<TARGET_FILE:mpi_checks> 2 1000 0 any)
 
   function(lamina_mpi_fault fault ranks pattern)
     lamina_mpi_register(mpi_fault_${fault}_${ranks}_ranks
@@ -49,11 +50,11 @@ if(LAMINA_WITH_MPI)
 
   # Another MPI's launcher: each process would believe to be rank 0 of 1.
   lamina_mpi_register(mpi_launcher_mismatch
-    COMMAND ${CMAKE_COMMAND} -E env PMI_SIZE=4 $<TARGET_FILE:mpi_checks> 1 ${gibibyte} 0)
+    COMMAND ${CMAKE_COMMAND} -E env PMI_SIZE=4 $<TARGET_FILE:mpi_checks> 1 ${gibibyte} 0 any)
   set_tests_properties(mpi_launcher_mismatch PROPERTIES
     PASS_REGULAR_EXPRESSION "^the launcher started 4 processes .PMI_SIZE., but the MPI library")
 
   lamina_mpi_register(mpi_two_jobs_at_once
     COMMAND sh -c "\"$@\" & first=$! && \"$@\" && wait $first" sh
-            ${launch} -n 2 $<TARGET_FILE:mpi_checks> 2 ${gibibyte} 0)
+            ${launch} -n 2 $<TARGET_FILE:mpi_checks> 2 ${gibibyte} 0 any)
 endif()
