@@ -61,6 +61,21 @@ PreparedRun prepare_run(const Setting& setting, const RunRequest& request, const
   return run;
 }
 
+// On one rank a link means nothing; a share of the compute time can then be asked for, and is not needed.
+void check_calibration(const Experiment& experiment) {
+  for (std::size_t index = 0; index < experiment.scenario.settings.size(); ++index) {
+    const bool alone = std::all_of(experiment.runs.begin(), experiment.runs.end(),
+                                   [&](const PreparedRun& run) { return run.setting != index || run.ranks() == 1; });
+    const bool asked = experiment.scenario.settings[index].link.all_reduce_share_of_compute.has_value();
+    if (asked && !alone && calibration_run(experiment, index) == nullptr) {
+      throw UsageError(
+          fmt::format("{}: transport.link.all_reduce_share_of_compute needs a run with data-parallel ranks and one "
+                      "pipeline rank to calibrate by",
+                      experiment.scenario.file));
+    }
+  }
+}
+
 void check_files(const Scenario& scenario, const Backend& backend, std::vector<std::string>& hashes) {
   for (const Setting& setting : scenario.settings) {
     hashes.push_back(backend.data_sha256(setting.data, setting.model, setting.seed));
@@ -71,6 +86,16 @@ void check_files(const Scenario& scenario, const Backend& backend, std::vector<s
 }
 
 }  // namespace
+
+const PreparedRun* calibration_run(const Experiment& experiment, std::size_t setting) {
+  for (const PreparedRun& run : experiment.runs) {
+    const Parallel& parallel = run.plan().parallel;
+    if (run.setting == setting && parallel.data > 1 && parallel.pipeline == 1 && parallel.tensor == 1) {
+      return &run;
+    }
+  }
+  return nullptr;
+}
 
 Experiment prepare(const Scenario& scenario, const Backend& backend) {
   Experiment experiment;
@@ -87,6 +112,7 @@ Experiment prepare(const Scenario& scenario, const Backend& backend) {
       experiment.runs.back().setting = index;
     }
   }
+  check_calibration(experiment);
   try {
     check_files(scenario, backend, experiment.data_sha256);
   } catch (const UsageError& error) {

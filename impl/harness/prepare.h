@@ -32,6 +32,10 @@ struct Experiment {
   const Setting& setting_of(const PreparedRun& run) const { return scenario.settings[run.setting]; }
 };
 
+// The run by which a setting's link is calibrated: its first with data-parallel ranks and no pipeline, which can be run
+// with nothing sent. Null where there is none.
+const PreparedRun* calibration_run(const Experiment& experiment, std::size_t setting);
+
 // Throws UsageError with one line naming file and key or run.
 Experiment prepare(const Scenario& scenario, const Backend& backend);
 

@@ -94,12 +94,10 @@ class LinkResolver {
       const bool emulated = wanted.link.bandwidth_bits_per_s > 0;
       return {wanted.link, !wanted.preset.empty() ? "preset " + wanted.preset : emulated ? "given" : "none", {}};
     }
-    // The first run that all-reduces at all stands for the setting: one link for all its runs.
-    const auto run = std::find_if(experiment_.runs.begin(), experiment_.runs.end(), [&](const PreparedRun& one) {
-      return one.setting == index && one.plan().parallel.data > 1;
-    });
-    if (run == experiment_.runs.end()) {
-      reporter_.warn("no run has data-parallel ranks: there is nothing to calibrate the link by, it is not emulated");
+    // One link for all runs of the setting.
+    const PreparedRun* run = calibration_run(experiment_, index);
+    if (run == nullptr) {
+      reporter_.warn("every run has one rank: there is no link to calibrate");
       return {{0, wanted.link.latency_s}, "none", {}};
     }
     const double compute_time_s = compute_time(*run);
@@ -110,6 +108,22 @@ class LinkResolver {
   }
 
  private:
+  // Without partition, so that nothing has to be sent for the computation to be right.
+  Schedule schedule_of_compute(const PreparedRun& run) const {
+    if (run.plan().zero_stage == 0) {
+      return run.schedule;
+    }
+    const Setting& setting = experiment_.setting_of(run);
+    PlanRequest request = run.request.plan;
+    request.zero_stage = 0;
+    request.prefetch_layers.reset();
+    request.resident_layers.reset();
+    request.keep_full_gradient = false;
+    const Method& method = backend_.method_named(request.method);
+    return backend_.build_schedule(
+        method, backend_.resolve_plan(method, setting.model, setting.batch, request, setting.optimizer.clip_norm > 0));
+  }
+
   // A step's compute time with nothing sent: the median, over a few steps, of the slowest of all ranks at once.
   double compute_time(const PreparedRun& run) {
     constexpr std::int64_t kWarmup = 1, kMeasured = 3;
@@ -124,6 +138,7 @@ class LinkResolver {
     }
     reporter_.note("calibrating the link: a few steps of compute alone");
     TrainRequest request = train_request(experiment_, run, {});
+    request.schedule = schedule_of_compute(run);
     request.communication = false;
     request.dump.reset();
     request.disturbances.clear();

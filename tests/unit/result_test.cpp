@@ -340,6 +340,31 @@ TEST(Calibration, IsDoneOnceForSettingsThatDifferInTheLinkAlone) {
                    2 * ran.result["runs"][2]["link"]["bandwidth_bits_per_s"].get<double>());
 }
 
+TEST(Calibration, ComputesWithoutPartition) {
+  Json document = small_scenario();
+  document["transport"] = {{"link", {{"all_reduce_share_of_compute", 0.5}}}};
+  document["runs"] = Json::parse(R"([
+      {"name": "a", "method": "data_parallel", "parallel": {"data": 2}, "zero_stage": 3, "resident_layers": 1}])");
+  Backend backend = fakes::backend();
+  backend.train = [](const TrainRequest& request, const StepProgress& progress) {
+    EXPECT_EQ(request.schedule.plan.zero_stage, request.communication ? 3 : 0);
+    return fakes::train(request, progress);
+  };
+  EXPECT_EQ(run(document, backend).code, kFine);
+}
+
+TEST(Calibration, NeedsARunThatAllReducesUnlessThereIsNoLinkAtAll) {
+  Json document = small_scenario();
+  document["transport"] = {{"link", {{"all_reduce_share_of_compute", 0.5}}}};
+  document["runs"] = Json::parse(R"([{"name": "a", "method": "data_parallel", "parallel": {"pipeline": 2}}])");
+  EXPECT_THROW(prepare(fakes::read(document), fakes::backend()), UsageError);
+  document["runs"] = Json::parse(R"([{"name": "a", "method": "data_parallel"}])");
+  const Ran alone = run(document, fakes::backend());
+  EXPECT_EQ(alone.code, kFine);
+  EXPECT_THAT(alone.progress, HasSubstr("no link to calibrate"));
+  EXPECT_TRUE(alone.result["runs"][0]["link"]["bandwidth_bits_per_s"].is_null());
+}
+
 TEST(Calibration, ThatFailsSkipsItsRuns) {
   Json document = small_scenario();
   document["transport"] = {{"link", {{"all_reduce_share_of_compute", 0.5}}}};
