@@ -1,0 +1,1 @@
+lamina_test(exactness_test SOURCES exactness_test.cpp LINKS lamina_harness)
