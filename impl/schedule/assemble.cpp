@@ -371,7 +371,7 @@ class Draft {
   const std::vector<ComputeOp>& order_;
   std::vector<Slot> slots_;
   std::vector<Op> ops_;
-  std::vector<Timing> ticks_;                // [op]: when it takes its slots and gives them back
+  std::vector<Timing> ticks_;  // [op]: when it takes its slots and gives them back
   std::int64_t now_ = 0;
   std::vector<std::int32_t> after_;          // [op]: compute op that it waits for besides its slots' users
   std::vector<std::int32_t> op_of_compute_;  // [compute op]: its id
