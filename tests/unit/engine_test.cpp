@@ -26,7 +26,7 @@ TrainRequest request_of(const ScheduleCase& c, const ModelShape& shape) {
   TrainRequest request;
   request.schedule = build_schedule(method_named(c.method), plan_of(c, shape));
   verify(request.schedule);
-  request.compute = RealType::fp64;
+  request.precision = precision_of(RealType::fp64);
   request.optimizer = {.kind = OptimizerConfig::Kind::sgd, .learning_rate = 0.1};
   request.data = {.kind = DataConfig::Kind::synthetic, .path = "", .seed = 2};
   request.seed = kSeed;
@@ -149,7 +149,7 @@ TEST(EngineTest, GoldenLossesOnSeveralRanks) {
         TrainRequest request = request_of({.method = "layered_accumulation", .layers = shape.layers,
                                            .micro_batches = batch / data, .data = data},
                                           shape);
-        request.compute = real;
+        request.precision = precision_of(real);
         request.data = {.kind = DataConfig::Kind::json_file, .path = folder + "batch.json", .seed = 1};
         request.initial_weights = folder + "weights.safetensors";
         request.measured_steps = 6;
@@ -266,7 +266,7 @@ TEST(EngineTest, TheSamePlanTwiceGivesTheSameBits) {
   ModelShape shape = kOdd;
   shape.layers = 3;
   TrainRequest request = request_of({.method = "layered_accumulation", .layers = 3, .micro_batches = 4, .data = 3}, shape);
-  request.compute = RealType::fp32;
+  request.precision = precision_of(RealType::fp32);
   const TrainOutcome first = train(request, nullptr);
   const TrainOutcome second = train(request, nullptr);
   for (std::size_t step = 0; step < first.steps.size(); ++step) {
@@ -301,7 +301,7 @@ TEST(EngineTest, ClippingScalesTheWholeGradient) {
   shape.layers = 2;
   const auto first_change = [&](double clip_norm, std::int64_t data, int zero_stage) {
     TrainRequest request = request_of({.method = "layered_accumulation", .layers = 2, .micro_batches = 6 / data,
-                                       .data = data, .zero_stage = zero_stage, .clipping = clip_norm > 0},
+                                       .data = data, .zero_stage = zero_stage, .update_after_norm = clip_norm > 0},
                                       shape);
     request.optimizer.clip_norm = clip_norm;
     const TrainOutcome outcome = train(request, nullptr);

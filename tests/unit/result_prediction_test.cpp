@@ -60,7 +60,7 @@ TEST(Prediction, OfTrafficIsThePapersTable) {
     Plan plan = plan_of(row.zero_stage, row.micro_batches, row.groups);
     plan.resident_layers = row.resident_layers;
     plan.keep_full_gradient = row.keep_full_gradient;
-    const auto traffic = predict(plan, RealType::fp32, OptimizerConfig::Kind::sgd).traffic;
+    const auto traffic = predict(plan, precision_of(RealType::fp32), OptimizerConfig::Kind::sgd).traffic;
     ASSERT_TRUE(traffic);
     const std::string where = fmt::format("ZeRO-{}, {} micro-batches in {} groups, {} resident", row.zero_stage,
                                           row.micro_batches, row.groups, row.resident_layers);
@@ -71,16 +71,16 @@ TEST(Prediction, OfTrafficIsThePapersTable) {
 }
 
 TEST(Prediction, OfTrafficScalesWithTheWidthAndIsNothingOnOneRank) {
-  EXPECT_EQ(predict(plan_of(0, 1, 1), RealType::fp64, OptimizerConfig::Kind::sgd).traffic->layers.reduce, 27200);
+  EXPECT_EQ(predict(plan_of(0, 1, 1), precision_of(RealType::fp64), OptimizerConfig::Kind::sgd).traffic->layers.reduce, 27200);
   Plan alone = plan_of(3, 4, 4);
   alone.parallel.data = 1;
-  EXPECT_EQ(predict(alone, RealType::fp32, OptimizerConfig::Kind::sgd).traffic->total(), (UnitTraffic{0, 0}));
+  EXPECT_EQ(predict(alone, precision_of(RealType::fp32), OptimizerConfig::Kind::sgd).traffic->total(), (UnitTraffic{0, 0}));
 }
 
 // 5·510 + 624 + 594 = 3768 parameters; a checkpoint is 2·7·6 = 84 elements, at 6 boundaries.
 TEST(Prediction, OfMemoryIsWhatARankHolds) {
   const auto memory = [](int stage, std::int64_t groups) {
-    return *predict(plan_of(stage, 4, groups), RealType::fp32, OptimizerConfig::Kind::adamw).memory;
+    return *predict(plan_of(stage, 4, groups), precision_of(RealType::fp32), OptimizerConfig::Kind::adamw).memory;
   };
   const MemoryPrediction zero = memory(0, 4);
   EXPECT_EQ(zero.parameters, 15072);
@@ -101,7 +101,7 @@ TEST(Prediction, OfMemoryIsWhatARankHolds) {
 TEST(Prediction, SaysWhereItHasNone) {
   Plan plan = plan_of(0, 4, 1);
   plan.parallel.pipeline = 2;
-  const Prediction none = predict(plan, RealType::fp32, OptimizerConfig::Kind::sgd);
+  const Prediction none = predict(plan, precision_of(RealType::fp32), OptimizerConfig::Kind::sgd);
   EXPECT_FALSE(none.traffic);
   EXPECT_FALSE(none.memory);
   EXPECT_FALSE(none.reason.empty());
