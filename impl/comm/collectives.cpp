@@ -205,8 +205,8 @@ void all_sum(Communicator& group, std::span<double> values, TrafficTag tag) {
   }
 }
 
-#define LAMINA_REDUCTIONS(Real, Wire)                                                  \
-  template void all_reduce<Real, Wire>(Communicator&, std::span<Real>, TrafficTag);     \
+#define LAMINA_REDUCTIONS(Real, Wire)                                               \
+  template void all_reduce<Real, Wire>(Communicator&, std::span<Real>, TrafficTag); \
   template void reduce_scatter<Real, Wire>(Communicator&, std::span<Real>, TrafficTag);
 LAMINA_REDUCTIONS(double, double)
 LAMINA_REDUCTIONS(float, float)

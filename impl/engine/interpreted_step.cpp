@@ -17,9 +17,8 @@ class ModelArithmetic : public Arithmetic {
       : plan_(schedule.plan) {
     for (std::int64_t pipeline = 0; pipeline < plan_.parallel.pipeline; ++pipeline) {
       for (std::int64_t data = 0; data < plan_.parallel.data; ++data) {
-        auto& state = ranks_.emplace_back(
-            std::make_unique<RankState<double>>(schedule, pipeline, data, optimizer,
-                                                                 precision_of(RealType::fp64), seed, tensors, 1));
+        auto& state = ranks_.emplace_back(std::make_unique<RankState<double>>(
+            schedule, pipeline, data, optimizer, precision_of(RealType::fp64), seed, tensors, 1));
         state->load(source, 0);
       }
     }

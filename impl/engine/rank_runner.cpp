@@ -81,9 +81,8 @@ class Runner : public RankRunner {
         request_(*inputs.request),
         transport_(transport),
         here_(coordinates_of(transport.rank(), request_.schedule.plan.parallel)),
-        state_(request_.schedule, here_.pipeline, here_.data, request_.optimizer, request_.precision,
-               request_.seed, inputs.tensors,
-               request_.compute_threads_per_rank),
+        state_(request_.schedule, here_.pipeline, here_.data, request_.optimizer, request_.precision, request_.seed,
+               inputs.tensors, request_.compute_threads_per_rank),
         groups_(request_.schedule, transport),
         events_(state_.program().ops.size()),
         times_(state_.program().ops.size()) {
@@ -313,7 +312,9 @@ class Runner : public RankRunner {
   }
 
   // Gradients travel in 16 bits where the run says so.
-  bool narrow_reduction() const { return bytes_of(request_.precision.reduce) < static_cast<std::int64_t>(sizeof(Real)); }
+  bool narrow_reduction() const {
+    return bytes_of(request_.precision.reduce) < static_cast<std::int64_t>(sizeof(Real));
+  }
 
   void sum_up(const Op& op) {
     const TrafficTag tag{TrafficKind::data_reduce, op.unit.kind};

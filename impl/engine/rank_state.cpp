@@ -131,8 +131,7 @@ void RankState<StoredReal>::initialize(std::int64_t seed, const std::map<std::st
     kernels::convert_all(values.data(), stored(slot).data(), elements, threads_);
     if constexpr (Numerics<Stored>::kHasMasters) {
       const ElementRange range = updated_range(unit);
-      std::copy_n(values.begin() + (range.begin - begin), range.size(),
-                  masters_.at(unit).template as<Real>().begin());
+      std::copy_n(values.begin() + (range.begin - begin), range.size(), masters_.at(unit).template as<Real>().begin());
     }
   }
 }
@@ -190,7 +189,8 @@ std::int64_t RankState<StoredReal>::counted_targets() const {
 }
 
 template <class StoredReal>
-std::span<const std::int32_t> RankState<StoredReal>::samples_of(const std::vector<std::int32_t>& all, const Op& op) const {
+std::span<const std::int32_t> RankState<StoredReal>::samples_of(const std::vector<std::int32_t>& all,
+                                                                const Op& op) const {
   const auto size = static_cast<std::size_t>(plan_->micro_batch_size * plan_->model.sequence);
   return std::span(all).subspan(static_cast<std::size_t>(op.micro_batch) * size, size);
 }
@@ -319,10 +319,10 @@ void RankState<StoredReal>::forward(const Op& op) {
 template <class StoredReal>
 void RankState<StoredReal>::loss(const Op& op) {
   const double count = scalar(op.reads[2]);
-  scalar(op.writes[2]) += transformer_.head(stored(op.reads[0]).data(), stored(op.reads[1]).data(),
-                                            samples_of(targets_, op), count > 0 ? loss_scale() / count : 0.0,
-                                            stored(op.writes[0]).data(), gradient(op.writes[1]).data(), op.accumulate,
-                                            stored(op.writes[3]).data());
+  scalar(op.writes[2]) +=
+      transformer_.head(stored(op.reads[0]).data(), stored(op.reads[1]).data(), samples_of(targets_, op),
+                        count > 0 ? loss_scale() / count : 0.0, stored(op.writes[0]).data(),
+                        gradient(op.writes[1]).data(), op.accumulate, stored(op.writes[3]).data());
 }
 
 template <class StoredReal>

@@ -44,8 +44,8 @@ struct ElementRange {
 template <class StoredReal>
 struct Numerics {
   using Stored = StoredReal;
-  using Real = Wide<Stored>;                                             // of the arithmetic; moments too
-  static constexpr bool kHasMasters = !std::is_same_v<Stored, Real>;     // weights in Real, which the optimizer updates
+  using Real = Wide<Stored>;                                          // of the arithmetic; moments too
+  static constexpr bool kHasMasters = !std::is_same_v<Stored, Real>;  // weights in Real, which the optimizer updates
 
   // Of one element of a slot of this kind: the one place that says which kinds are stored and which are wide.
   static constexpr std::int64_t element_bytes(SlotKind kind) {
@@ -111,9 +111,9 @@ class RankState {
 
   void compute(const Op& op);  // forward, loss, backward and update ops
 
-  std::span<Stored> stored(std::int32_t slot);    // parameters and activations
-  std::span<Real> gradient(std::int32_t slot);    // gradients of parameters, times the loss scale
-  double& scalar(std::int32_t slot);              // target_count, loss_sum, gradient_norm (without the loss scale)
+  std::span<Stored> stored(std::int32_t slot);  // parameters and activations
+  std::span<Real> gradient(std::int32_t slot);  // gradients of parameters, times the loss scale
+  double& scalar(std::int32_t slot);            // target_count, loss_sum, gradient_norm (without the loss scale)
 
   // What this data-parallel rank alone answers for in a unit: its 1/D, without padding. What it adds to the norm, to
   // dumps, and with zero_stage >= 1 all that it updates.
@@ -121,7 +121,7 @@ class RankState {
   double own_sum_of_squares();                               // of gradients without the loss scale
   const std::vector<Unit>& units() const { return units_; }  // that this rank updates
   std::vector<Real> own_parameters(Unit unit);               // elements own_range(unit); the masters where it has them
-  std::vector<Real> own_gradient(Unit unit);                 // reduced, without the loss scale; elements own_range(unit)
+  std::vector<Real> own_gradient(Unit unit);  // reduced, without the loss scale; elements own_range(unit)
 
   double loss_scale() const { return loss_scale_.value(); }  // of the step; 1 where the loss is not scaled
   bool step_skipped();                                       // once the norm is there: gradients overflowed

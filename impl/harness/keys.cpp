@@ -186,12 +186,13 @@ std::vector<Key> make_keys() {
        .choices = {"fp64", "fp32", "bf16", "fp16"}},
       {.path = "precision.wire",
        .type = text,
-       .documentation = "Weights and activations between ranks: the same as `compute`; missing: so",
+       .documentation = "Weights and activations between ranks: the same as `compute`, as it is when missing",
        .choices = {"fp64", "fp32", "bf16", "fp16"}},
       {.path = "precision.reduce",
        .type = text,
-       .documentation = "Gradients between ranks, summed in fp32 in any case: the same as `compute`, or fp32 where that "
-                        "has 16 bits; missing: the wider of these",
+       .documentation =
+           "Gradients between ranks, summed in fp32 in any case: the same as `compute`, or fp32 where that "
+           "has 16 bits; missing: the wider of these",
        .choices = {"fp64", "fp32", "bf16", "fp16"}},
       {.path = "precision.loss_scale",
        .type = number,
@@ -199,7 +200,7 @@ std::vector<Key> make_keys() {
                         "on any rank is skipped by all and halves it",
        .default_json = "65536.0",
        .minimum = 0,
-       .maximum = 1e30,
+       .maximum = 1e18,
        .above_minimum = true,
        .only_when = fp16},
       {.path = "precision.growth_interval",

@@ -70,7 +70,8 @@ MemoryPrediction predict_memory(const Plan& plan, const Precision& precision, st
   MemoryPrediction memory;
   memory.parameters = stored * (plan.zero_stage < 3 ? whole : whole / data);
   memory.gradients = wide * (whole_gradient ? whole : whole / data);
-  memory.optimizer = wide * (moments + (precision.has_masters() ? 1 : 0)) * (plan.zero_stage < 1 ? whole : whole / data);
+  memory.optimizer =
+      wide * (moments + (precision.has_masters() ? 1 : 0)) * (plan.zero_stage < 1 ? whole : whole / data);
   const std::int64_t boundaries = model.layers + 1;  // the input of every layer, and of the head
   const std::int64_t activation = plan.micro_batch_size * model.sequence * model.hidden;
   memory.checkpoints = stored * activation * boundaries * (plan.micro_batches / plan.groups);

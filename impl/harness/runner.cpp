@@ -122,8 +122,7 @@ class LinkResolver {
     request.keep_full_gradient = false;
     const Method& method = backend_.method_named(request.method);
     return backend_.build_schedule(
-        method,
-        backend_.resolve_plan(method, setting.model, setting.batch, request, run.plan().update_after_norm));
+        method, backend_.resolve_plan(method, setting.model, setting.batch, request, run.plan().update_after_norm));
   }
 
   // A step's compute time with nothing sent: the median, over a few steps, of the slowest of all ranks at once.
@@ -244,8 +243,8 @@ class Runner {
                       slow["others_busy_s"].get<double>() * 1e3));
     }
     if (const auto skipped = entry["metrics"]["skipped_steps"]["measured"].get<std::int64_t>(); skipped > 0) {
-      reporter_.warn(fmt::format("run {}: {} of the measured steps updated nothing, their gradients overflowed", name,
-                                 skipped));
+      reporter_.warn(
+          fmt::format("run {}: {} of the measured steps updated nothing, their gradients overflowed", name, skipped));
     }
     if (!entry["metrics"]["traffic_bytes"]["same_every_step"].get<bool>()) {
       reporter_.warn(fmt::format("run {}: steps differ in the bytes they sent", name));

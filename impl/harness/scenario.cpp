@@ -214,9 +214,10 @@ RealType real_type_from(const Json& json) {
 Precision precision_from(const Json& json) {
   Precision precision = precision_of(real_type_from(json["compute"]));
   if (json.contains("wire") && json["wire"] != json["compute"]) {
-    throw UsageError(fmt::format("precision.wire is {} and precision.compute {}; they must be the same: weights and "
-                                 "activations travel as they are stored",
-                                 json["wire"].get<std::string>(), json["compute"].get<std::string>()));
+    throw UsageError(
+        fmt::format("precision.wire is {} and precision.compute {}; they must be the same: weights and "
+                    "activations travel as they are stored",
+                    json["wire"].get<std::string>(), json["compute"].get<std::string>()));
   }
   if (json.contains("reduce")) {
     precision.reduce = real_type_from(json["reduce"]);

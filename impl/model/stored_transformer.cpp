@@ -115,10 +115,9 @@ double StoredTransformer<Stored>::head(const Stored* parameters, const Stored* i
                                        std::span<const std::int32_t> targets, double loss_scale,
                                        Stored* activation_gradient, Real* gradient, bool accumulate,
                                        Stored* workspace) {
-  const double loss = transformer_.head(parameters_of(head_unit(), parameters),
-                                        input_.read(input, activation_elements()), targets, loss_scale,
-                                        output_.room(activation_gradient), gradient, accumulate,
-                                        saved_.room(workspace));
+  const double loss =
+      transformer_.head(parameters_of(head_unit(), parameters), input_.read(input, activation_elements()), targets,
+                        loss_scale, output_.room(activation_gradient), gradient, accumulate, saved_.room(workspace));
   output_.keep(activation_gradient, activation_elements());
   return loss;
 }

@@ -20,9 +20,9 @@ class WideView {
   WideView(std::int64_t most_elements, int threads)
       : scratch_(static_cast<std::size_t>(kConverts ? most_elements : 0)), threads_(threads) {}
 
-  Wide<Stored>* read(const Stored* buffer, std::int64_t elements);       // to be read, or changed and then kept
-  Wide<Stored>* room(Stored* buffer);                                    // to be written whole
-  void keep(Stored* buffer, std::int64_t elements);                      // what was written or changed
+  Wide<Stored>* read(const Stored* buffer, std::int64_t elements);  // to be read, or changed and then kept
+  Wide<Stored>* room(Stored* buffer);                               // to be written whole
+  void keep(Stored* buffer, std::int64_t elements);                 // what was written or changed
   std::int64_t bytes() const { return static_cast<std::int64_t>(scratch_.size() * sizeof(Wide<Stored>)); }
 
  private:

@@ -82,8 +82,11 @@ TEST_F(Equivalence, EveryMethodAndGroupingOverLayersPipelineStagesAndMicroBatche
       for (std::int64_t layers = 1; layers <= 9; ++layers) {
         for (std::int64_t micro_batches = 1; micro_batches <= 6; ++micro_batches) {
           for (int zero_stage = 0; zero_stage <= 3; ++zero_stage) {
-            ScheduleCase c{.method = std::string(method->name), .layers = layers, .micro_batches = micro_batches,
-                           .pipeline = pipeline, .zero_stage = zero_stage};
+            ScheduleCase c{.method = std::string(method->name),
+                           .layers = layers,
+                           .micro_batches = micro_batches,
+                           .pipeline = pipeline,
+                           .zero_stage = zero_stage};
             for (const std::int64_t groups : groupings(c)) {
               for (c.data = 1; c.data <= 3; ++c.data) {
                 // What is not crossed in full takes turns.
@@ -155,7 +158,8 @@ TEST_F(Equivalence, CountedTargetsWeighAlikeHoweverTheyAreSplit) {
     const Method& method = method_named(request.method);
     const Plan plan = resolve_plan(method, shape, {.global = 2, .micro = micro}, request, false);
     const InterpretedStep step = interpret_step(build_schedule(method, plan), kSgd, source, kSeed, nullptr, 1);
-    EXPECT_LE(distance(step.gradients, wanted.gradients), 2000 * 2.2e-16) << data << " ranks, " << micro << " a micro-batch";
+    EXPECT_LE(distance(step.gradients, wanted.gradients), 2000 * 2.2e-16)
+        << data << " ranks, " << micro << " a micro-batch";
     EXPECT_NEAR(step.loss, wanted.loss, 1e-13);
   }
 }

@@ -153,7 +153,12 @@ void judge(const Schedule& mutant, const toy::Outcome& reference, Tally& tally) 
 TEST(MutationTest, WhatGoesWrongIsRefusedAndFalseRefusalsAreFew) {
   const std::vector<ScheduleCase> cases{
       {.method = "data_parallel", .layers = 2, .micro_batches = 2, .data = 2},
-      {.method = "data_parallel", .layers = 3, .micro_batches = 2, .data = 2, .zero_stage = 2, .update_after_norm = true},
+      {.method = "data_parallel",
+       .layers = 3,
+       .micro_batches = 2,
+       .data = 2,
+       .zero_stage = 2,
+       .update_after_norm = true},
       {.method = "layered_accumulation", .layers = 3, .micro_batches = 3, .data = 2, .update_after_norm = true},
       {.method = "layered_accumulation",
        .layers = 4,

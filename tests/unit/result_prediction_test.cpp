@@ -71,10 +71,12 @@ TEST(Prediction, OfTrafficIsThePapersTable) {
 }
 
 TEST(Prediction, OfTrafficScalesWithTheWidthAndIsNothingOnOneRank) {
-  EXPECT_EQ(predict(plan_of(0, 1, 1), precision_of(RealType::fp64), OptimizerConfig::Kind::sgd).traffic->layers.reduce, 27200);
+  EXPECT_EQ(predict(plan_of(0, 1, 1), precision_of(RealType::fp64), OptimizerConfig::Kind::sgd).traffic->layers.reduce,
+            27200);
   Plan alone = plan_of(3, 4, 4);
   alone.parallel.data = 1;
-  EXPECT_EQ(predict(alone, precision_of(RealType::fp32), OptimizerConfig::Kind::sgd).traffic->total(), (UnitTraffic{0, 0}));
+  EXPECT_EQ(predict(alone, precision_of(RealType::fp32), OptimizerConfig::Kind::sgd).traffic->total(),
+            (UnitTraffic{0, 0}));
 }
 
 // 5·510 + 624 + 594 = 3768 parameters; a checkpoint is 2·7·6 = 84 elements, at 6 boundaries.

@@ -103,10 +103,10 @@ INSTANTIATE_TEST_SUITE_P(
                 "precision.wire is fp32 and precision.compute bf16; they must be the same"},
         BadText{"reduce_in_the_other_16_bits", R"("runs")", R"("precision":{"compute":"bf16","reduce":"fp16"},"runs")",
                 "precision.reduce is fp16 and precision.compute bf16; gradients travel in fp32, or in 16 bits"},
-        BadText{"reduce_narrower_than_weights", R"("runs")",
-                R"("precision":{"compute":"fp32","reduce":"bf16"},"runs")", "gradients travel in fp32"},
-        BadText{"reduce_wider_than_gradients", R"("runs")",
-                R"("precision":{"compute":"fp16","reduce":"fp64"},"runs")", "gradients travel in fp32"},
+        BadText{"reduce_narrower_than_weights", R"("runs")", R"("precision":{"compute":"fp32","reduce":"bf16"},"runs")",
+                "gradients travel in fp32"},
+        BadText{"reduce_wider_than_gradients", R"("runs")", R"("precision":{"compute":"fp16","reduce":"fp64"},"runs")",
+                "gradients travel in fp32"},
         BadText{"scale_of_another_type", R"("runs")", R"("precision":{"compute":"bf16","loss_scale":8},"runs")",
                 "precision.loss_scale is only for compute fp16"},
         BadText{"scale_of_nothing", R"("runs")", R"("precision":{"compute":"fp16","loss_scale":0},"runs")",
@@ -180,6 +180,7 @@ TEST(BadFile, EveryNumberHasATypeAndARange) {
   document["transport"] = {{"link", {{"bandwidth_bits_per_s", 1e9}, {"latency_s", 0}}}};
   document["disturbances"] = Json::parse(R"([{"kind": "sleep", "rank": 0, "step": 0, "sleep_s": 0.1}])");
   document["dump"] = {{"step", 0}, {"weights", "{run}"}};
+  document["precision"] = {{"compute", "fp16"}};
   int tried = 0;
   for (const Key& key : scenario_keys()) {
     const bool elsewhere = key.path.starts_with("expect") || key.path.ends_with("all_reduce_share_of_compute");
@@ -192,7 +193,7 @@ TEST(BadFile, EveryNumberHasATypeAndARange) {
       EXPECT_THAT(message, one_line_with(" is ")) << key.path << " = " << value;
     }
   }
-  EXPECT_EQ(tried, 32);
+  EXPECT_EQ(tried, 34);
 }
 
 // ---- good input --------------------------------------------------------------------------------------------------
@@ -231,8 +232,8 @@ TEST(GoodScenario, SixteenBitsReduceInFp32UnlessAskedOtherwise) {
   EXPECT_EQ(precision("bf16", {"precision.wire=bf16", "precision.reduce=bf16"}).reduce, RealType::bf16);
   EXPECT_EQ(precision("fp16", {}).loss_scale, 65536);
   EXPECT_EQ(precision("fp16", {}).growth_interval, 2000);
-  const Precision set = precision("fp16", {"precision.reduce=fp16", "precision.loss_scale=0.5",
-                                           "precision.growth_interval=3"});
+  const Precision set =
+      precision("fp16", {"precision.reduce=fp16", "precision.loss_scale=0.5", "precision.growth_interval=3"});
   EXPECT_EQ(set.reduce, RealType::fp16);
   EXPECT_EQ(set.loss_scale, 0.5);
   EXPECT_EQ(set.growth_interval, 3);

@@ -161,10 +161,11 @@ TYPED_TEST(SixteenBits, EveryBoundaryRoundsToNearestTiesToEven) {
 }
 
 TYPED_TEST(SixteenBits, BeyondTheRangeIsInfinityAndBelowItZero) {
-  this->expect_narrowed({std::numeric_limits<float>::max(), -std::numeric_limits<float>::max(), HUGE_VALF, -HUGE_VALF,
-                         std::numeric_limits<float>::denorm_min(), -std::numeric_limits<float>::denorm_min(), 0.0F, -0.0F},
-                        {TypeParam::kInfinity, TypeParam::kInfinity | 0x8000, TypeParam::kInfinity,
-                         TypeParam::kInfinity | 0x8000, 0, 0x8000, 0, 0x8000});
+  this->expect_narrowed(
+      {std::numeric_limits<float>::max(), -std::numeric_limits<float>::max(), HUGE_VALF, -HUGE_VALF,
+       std::numeric_limits<float>::denorm_min(), -std::numeric_limits<float>::denorm_min(), 0.0F, -0.0F},
+      {TypeParam::kInfinity, TypeParam::kInfinity | 0x8000, TypeParam::kInfinity, TypeParam::kInfinity | 0x8000, 0,
+       0x8000, 0, 0x8000});
 }
 
 // Signalling and quiet, of either sign, with payloads that the narrow format has no room for.
