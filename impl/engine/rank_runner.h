@@ -21,6 +21,8 @@ struct RankStep {
   double loss_sum = 0;
   double counted_targets = 0;
   double gradient_norm = 0;
+  bool skipped = false;
+  double loss_scale = 1;
 };
 
 // Everything a rank needs that is the same for all ranks; outlives the runners.
@@ -30,7 +32,6 @@ struct RunInputs {
   const std::map<std::string, NamedTensor>* tensors = nullptr;  // nullptr: initialised from the seed
 };
 
-// Real: float or double.
 class RankRunner {
  public:
   virtual ~RankRunner() = default;

@@ -34,8 +34,8 @@ std::chrono::duration<double> deadline_of(const TrainRequest& request) {
   double wire_s = 0;
   if (request.link.bandwidth_bits_per_s > 0) {
     const double visits = static_cast<double>(3 * plan.micro_batches);
-    wire_s =
-        visits * parameters * static_cast<double>(bytes_of(request.compute)) * 8.0 / request.link.bandwidth_bits_per_s;
+    const auto bits = 8.0 * static_cast<double>(bytes_of(request.precision.wide()));
+    wire_s = visits * parameters * bits / request.link.bandwidth_bits_per_s;
   }
   double asleep_s = 0;
   for (const Disturbance& disturbance : request.disturbances) {
@@ -64,6 +64,8 @@ class StepBoard {
     record.rank_exposed_s[at] = from.exposed_s;
     record.rank_traffic[at] = from.traffic;
     record.gradient_norm = from.gradient_norm;
+    record.skipped = from.skipped;
+    record.loss_scale = from.loss_scale;
     if (from.has_loss) {
       record.loss = from.counted_targets > 0 ? from.loss_sum / from.counted_targets : 0.0;
       record.counted_targets = static_cast<std::int64_t>(from.counted_targets);
@@ -84,11 +86,26 @@ class StepBoard {
 
 void check(const TrainRequest& request) {
   const Plan& plan = request.schedule.plan;
+  const Precision& precision = request.precision;
+  LAMINA_CHECK(precision.reduce == precision.wide() || precision.reduce == precision.compute,
+               "gradients of {} cannot be reduced in {}", name_of(precision.compute), name_of(precision.reduce));
   LAMINA_CHECK(std::ssize(request.schedule.programs) == plan.parallel.pipeline, "{} programs for {} pipeline ranks",
                request.schedule.programs.size(), plan.parallel.pipeline);
   LAMINA_CHECK(request.communication || (plan.parallel.pipeline == 1 && plan.zero_stage == 0),
                "compute alone cannot be run with a pipeline ({} ranks) or ZeRO (stage {})", plan.parallel.pipeline,
                plan.zero_stage);
+}
+
+// Throws when nothing was learnt in the steps measured.
+void check_updated(std::span<const StepRecord> measured) {
+  const bool skipped =
+      std::all_of(measured.begin(), measured.end(), [](const StepRecord& step) { return step.skipped; });
+  if (skipped && !measured.empty()) {
+    throw Error(
+        fmt::format("all {} measured steps were skipped: their gradients overflowed at loss scales from {} down to "
+                    "{}; start from a smaller precision.loss_scale, or with more steps of warm-up",
+                    measured.size(), measured.front().loss_scale, measured.back().loss_scale));
+  }
 }
 
 }  // namespace
@@ -146,6 +163,7 @@ TrainOutcome train(const TrainRequest& request, const StepProgress& progress) {
     throw Error(reason);
   }
   outcome.steps = board.take();
+  check_updated(std::span(outcome.steps).subspan(static_cast<std::size_t>(request.warmup_steps)));
   for (const Unit unit : built) {
     outcome.layers_built += unit.kind == UnitKind::layer ? 1 : 0;
     outcome.parameters_built += unit_parameters(plan.model, unit);
