@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "impl/comm/mpi.h"
 #include "impl/engine/train.h"
 #include "impl/model/data.h"
 #include "impl/model/transformer.h"
@@ -21,6 +22,8 @@ struct Backend {
       resolve_plan;
   std::function<Schedule(const Method&, const Plan&)> build_schedule;  // built and verified
   std::function<TrainOutcome(const TrainRequest&, const StepProgress&)> train;
+  std::function<TrainOutcome(const TrainRequest&, Transport&, const StepProgress&)> train_on;
+  std::function<std::unique_ptr<MpiTransport>()> start_mpi;  // empty in a build without MPI
   // Both throw UsageError when what a file holds does not fit the model.
   std::function<std::string(const DataConfig&, const ModelShape&, std::int64_t seed)> data_sha256;
   std::function<void(const std::string& path, const ModelShape&)> check_weights;

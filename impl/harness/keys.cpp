@@ -238,12 +238,14 @@ std::vector<Key> make_keys() {
       {.path = "transport", .type = object, .documentation = "How ranks talk", .default_json = "{}"},
       {.path = "transport.kind",
        .type = text,
-       .documentation = "threads: ranks are threads of one process",
+       .documentation = "threads: ranks are threads of one process; mpi: processes, which an MPI launcher starts "
+                        "(`mpirun -n 2 lamina run …`)",
        .default_json = R"("threads")",
-       .choices = {"threads"}},
+       .choices = {"threads", "mpi"}},
       {.path = "transport.link",
        .type = object,
-       .documentation = "The emulated link of every rank into an ideal switch; missing: as fast as memory allows",
+       .documentation = "The emulated link of every rank into an ideal switch, for threads alone; missing: as fast as "
+                        "memory allows",
        .exactly_one_of = {"bandwidth_bits_per_s", "preset", "all_reduce_share_of_compute"}},
       {.path = "transport.link.bandwidth_bits_per_s",
        .type = number,
@@ -300,9 +302,11 @@ std::vector<Key> make_keys() {
        .default_json = "[]"},
       {.path = "disturbances[].kind",
        .type = text,
-       .documentation = "sleep: the rank is late; fail: it throws",
+       .documentation = "What the rank does to itself. sleep: it is late; fail: it throws; out_of_memory: it asks for "
+                        "more than there is; exit, kill, stop: its process exits with code 0, is killed or stopped "
+                        "(with transport.kind threads that process has all ranks in it)",
        .required = true,
-       .choices = {"sleep", "fail"}},
+       .choices = {"sleep", "fail", "out_of_memory", "exit", "kill", "stop"}},
       {.path = "disturbances[].rank",
        .type = integer,
        .documentation = "The rank concerned",

@@ -6,7 +6,6 @@
 #include <map>
 
 #include "impl/base/error.h"
-#include "impl/harness/context.h"
 #include "impl/harness/result.h"
 
 namespace lamina {
@@ -16,17 +15,18 @@ double physical_memory_bytes() {
   return static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
 }
 
-// All ranks live in this machine's memory; what cannot fit is refused before it is tried.
+// All ranks of a host live in its memory, taken to be as large as this one's; what cannot fit is refused before it is tried.
 void check_fits(const PreparedRun& run) {
   if (!run.prediction.memory) {
     return;
   }
   const MemoryPrediction& memory = *run.prediction.memory;
-  const double bytes = static_cast<double>(run.ranks()) *
+  const std::int64_t ranks = run.share.most_on_a_host;
+  const double bytes = static_cast<double>(ranks) *
                        (static_cast<double>(memory.state()) + static_cast<double>(memory.checkpoints) +
                         static_cast<double>(memory.gathered));
   if (const double available = physical_memory_bytes(); bytes > available) {
-    throw UsageError(fmt::format("{} ranks need at least {:.3g} GB; this machine has {:.3g} GB", run.ranks(),
+    throw UsageError(fmt::format("{} ranks need at least {:.3g} GB; this machine has {:.3g} GB", ranks,
                                  bytes / 1e9, available / 1e9));
   }
 }
@@ -44,7 +44,14 @@ void check_countable(const Setting& setting) {
   }
 }
 
-PreparedRun prepare_run(const Setting& setting, const RunRequest& request, const Backend& backend) {
+// Which launcher line a run needs.
+std::string too_few_processes(std::int64_t needed, std::size_t started) {
+  return fmt::format("it needs {} ranks, and {} {} started: mpirun -n {} lamina run …", needed, started,
+                     started == 1 ? "was" : "were", needed);
+}
+
+PreparedRun prepare_run(const Setting& setting, const RunRequest& request, const Backend& backend,
+                        const Placement& placement) {
   PreparedRun run;
   run.name = full_name(request, setting);
   run.request = request;
@@ -53,9 +60,12 @@ PreparedRun prepare_run(const Setting& setting, const RunRequest& request, const
   const bool update_after_norm = setting.optimizer.clip_norm > 0 || setting.precision.scales_loss();
   const Plan plan = backend.resolve_plan(method, setting.model, setting.batch, request.plan, update_after_norm);
   run.prediction = predict(plan, setting.precision, setting.optimizer.kind);
-  run.threads_per_rank = threads_per_rank(plan.parallel.ranks());
-  run.oversubscribed = plan.parallel.ranks() > static_cast<std::int64_t>(usable_cores().size());
   run.schedule.plan = plan;
+  if (placement.has(run.ranks())) {
+    run.share = compute_share(placement, run.ranks());
+  } else {
+    run.not_started = too_few_processes(run.ranks(), placement.processes.size());
+  }
   check_fits(run);
   run.schedule = backend.build_schedule(method, plan);
   return run;
@@ -97,15 +107,16 @@ const PreparedRun* calibration_run(const Experiment& experiment, std::size_t set
   return nullptr;
 }
 
-Experiment prepare(const Scenario& scenario, const Backend& backend) {
+Experiment prepare(const Scenario& scenario, const Backend& backend, const Placement& placement) {
   Experiment experiment;
+  experiment.placement = placement;
   experiment.scenario = scenario;
   experiment.scenario_sha256 = backend.sha256(canonical_text(scenario));
   for (std::size_t index = 0; index < scenario.settings.size(); ++index) {
     const Setting& setting = scenario.settings[index];
     for (const RunRequest& request : setting.runs) {
       try {
-        experiment.runs.push_back(prepare_run(setting, request, backend));
+        experiment.runs.push_back(prepare_run(setting, request, backend, placement));
       } catch (const UsageError& error) {
         throw UsageError(fmt::format("{}: run {}: {}", scenario.file, full_name(request, setting), error.what()));
       }
@@ -134,7 +145,7 @@ TrainRequest train_request(const Experiment& experiment, const PreparedRun& run,
   request.warmup_steps = setting.warmup_steps;
   request.measured_steps = setting.measured_steps;
   request.link = link;
-  request.compute_threads_per_rank = run.threads_per_rank;
+  request.compute_threads_per_rank = run.share.threads_per_rank;
   for (const Disturbance& disturbance : setting.disturbances) {
     if (disturbance.rank < run.ranks()) {
       request.disturbances.push_back(disturbance);
@@ -154,7 +165,7 @@ Json describe_experiment(const Experiment& experiment) {
     entry["name"] = run.name;
     entry["plan"] = plan_as_json(run.plan());
     entry["ranks"] = run.ranks();
-    entry["threads_per_rank"] = run.threads_per_rank;
+    entry["threads_per_rank"] = run.share.threads_per_rank;
     entry["parameters"] = model_parameters(run.plan().model);
     entry["predicted"] = {{"traffic_bytes", prediction_of_traffic(run)},
                           {"peak_memory_bytes", prediction_of_memory(run)}};

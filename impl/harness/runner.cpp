@@ -1,8 +1,11 @@
 #include "impl/harness/runner.h"
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <map>
+#include <mutex>
+#include <optional>
 
 #include "impl/base/error.h"
 #include "impl/harness/chrome_trace.h"
@@ -30,40 +33,14 @@ void make_folder(const std::filesystem::path& folder) {
   }
 }
 
-// Everything that will be written, looked at before anything is: nothing is overwritten by surprise, nothing fails for
-// want of a folder after hours of training.
-void make_room(const Experiment& experiment, const RunOptions& options) {
-  std::vector<std::string> files{options.out + "/result.json"};
-  if (options.trace) {
-    files.push_back(options.out + "/trace.json");
-  }
-  for (const PreparedRun& run : experiment.runs) {
-    if (const auto dump = dump_of(experiment.setting_of(run), run.name)) {
-      for (const std::string& file : {dump->gradients, dump->weights}) {
-        if (!file.empty()) {
-          files.push_back(file);
-        }
-      }
-    }
-  }
-  for (const std::string& file : files) {
-    refuse_existing(file, options.force);
-  }
-  for (const std::string& file : files) {
-    if (const auto folder = std::filesystem::path(file).parent_path(); !folder.empty()) {
-      make_folder(folder);
-    }
-  }
-}
-
 void warn_about(const Experiment& experiment, Reporter& reporter) {
-  const auto cores = static_cast<double>(usable_cores().size());
   for (const PreparedRun& run : experiment.runs) {
-    if (run.oversubscribed) {
+    if (run.share.oversubscribed) {
       reporter.warn(fmt::format("run {} has {} ranks on {} cores: its times say little about speed", run.name,
-                                run.ranks(), cores));
+                                run.ranks(), run.share.cores));
     }
   }
+  const auto cores = static_cast<double>(usable_cores().size());
   if (const double load = load_average(); load > cores / 2) {
     reporter.warn(fmt::format("the machine is busy (load {:.1f} on {} cores): times will be too long", load, cores));
   }
@@ -91,6 +68,9 @@ class LinkResolver {
   ResolvedLink resolve(std::size_t index) {
     const Setting& setting = experiment_.scenario.settings[index];
     const LinkRequest& wanted = setting.link;
+    if (experiment_.placement.over_processes()) {
+      return {{}, "network", {}};
+    }
     if (!wanted.all_reduce_share_of_compute) {
       const bool emulated = wanted.link.bandwidth_bits_per_s > 0;
       return {wanted.link, !wanted.preset.empty() ? "preset " + wanted.preset : emulated ? "given" : "none", {}};
@@ -162,21 +142,35 @@ class LinkResolver {
 
 class Runner {
  public:
-  Runner(const Experiment& experiment, const Backend& backend, const RunOptions& options, Reporter& reporter)
+  Runner(const Experiment& experiment, const Backend& backend, const RunOptions& options, Reporter& reporter,
+         MpiTransport* transport)
       : experiment_(experiment),
         backend_(backend),
         options_(options),
         reporter_(reporter),
+        transport_(transport),
         links_(experiment, backend, reporter),
         file_(options.out + "/result.json", options.force ? Existing::replace : Existing::refuse),
         result_(begin_result(experiment, options.arguments, backend.blas_info())) {}
 
+  ~Runner() {
+    if (transport_ != nullptr) {
+      transport_->on_failure({});
+    }
+  }
+  Runner(const Runner&) = delete;
+  Runner& operator=(const Runner&) = delete;
+
   ExitCode run() {
     file_.save(result_);
+    if (transport_ != nullptr) {
+      transport_->on_failure([this](const std::string& reason) { job_fails(reason); });
+    }
     reporter_.begin(result_);
-    for (std::size_t setting = 0; setting < experiment_.scenario.settings.size(); ++setting) {
+    for (std::size_t setting = 0; setting < experiment_.scenario.settings.size() && !job_failed_; ++setting) {
       run_setting(setting);
     }
+    const std::lock_guard lock(result_mutex_);
     result_["expectations"] = evaluate_expectations(experiment_.scenario, result_["runs"]);
     result_["ended"] = utc_now();
     file_.save(result_);
@@ -184,6 +178,24 @@ class Runner {
   }
 
  private:
+  // A job of several processes ends soon after a rank has failed, whatever this thread is in the middle of.
+  void job_fails(const std::string& reason) {
+    const std::lock_guard lock(result_mutex_);
+    job_failed_ = true;
+    if (running_) {
+      result_["runs"][*running_]["reason"] = reason;
+    }
+    result_["ended"] = utc_now();
+    file_.save(result_);
+  }
+
+  void put_entry(std::size_t index, Json entry, std::optional<std::size_t> running) {
+    const std::lock_guard lock(result_mutex_);
+    result_["runs"][index] = std::move(entry);
+    running_ = running;
+    file_.save(result_);
+  }
+
   void run_setting(std::size_t setting) {
     ResolvedLink link;
     std::string no_link;
@@ -198,11 +210,11 @@ class Runner {
       reporter_.warn(no_link);
     }
     for (std::size_t index = 0; index < experiment_.runs.size(); ++index) {
-      if (experiment_.runs[index].setting == setting) {
-        result_["runs"][index] = no_link.empty()
-                                     ? train_run(index, link)
-                                     : entry_not_run(experiment_, experiment_.runs[index], "skipped", no_link);
-        file_.save(result_);
+      const PreparedRun& run = experiment_.runs[index];
+      if (run.setting == setting && !job_failed_) {
+        const std::string& obstacle = run.not_started.empty() ? no_link : run.not_started;
+        put_entry(index,
+                  obstacle.empty() ? train_run(index, link) : entry_not_run(experiment_, run, "skipped", obstacle), {});
         if (options_.trace) {
           write_whole_file(options_.out + "/trace.json", trace_.text(), Existing::replace);
         }
@@ -217,9 +229,13 @@ class Runner {
     request.trace = options_.trace;
     const std::int64_t steps = request.warmup_steps + request.measured_steps;
     reporter_.run_begins(run.name, index, experiment_.runs.size());
+    put_entry(index, entry_not_run(experiment_, run, "failed", "the program ended while it ran"), index);
     try {
-      const TrainOutcome outcome = backend_.train(
-          request, [&](std::int64_t step, const StepRecord& record) { reporter_.step_ended(step, steps, record); });
+      const StepProgress progress = [&](std::int64_t step, const StepRecord& record) {
+        reporter_.step_ended(step, steps, record);
+      };
+      const TrainOutcome outcome =
+          transport_ == nullptr ? backend_.train(request, progress) : backend_.train_on(request, *transport_, progress);
       Json entry = entry_of_run(experiment_, run, link, outcome);
       if (options_.trace) {
         trace_.add_run(run.name, run.schedule, outcome.trace);
@@ -227,6 +243,7 @@ class Runner {
       warn_about(entry);
       return entry;
     } catch (const std::exception& error) {
+      job_failed_ = transport_ != nullptr;
       Json entry = entry_not_run(experiment_, run, "failed", error.what());
       entry["link"] = link_as_json(link);
       return entry;
@@ -266,19 +283,58 @@ class Runner {
   const Backend& backend_;
   const RunOptions& options_;
   Reporter& reporter_;
+  MpiTransport* transport_;
   LinkResolver links_;
   ResultFile file_;
   ChromeTrace trace_;
+  std::mutex result_mutex_;  // guards what follows, and saving it
   Json result_;
+  std::optional<std::size_t> running_;  // the run under way
+  std::atomic<bool> job_failed_ = false;
 };
 
 }  // namespace
 
+// Nothing is overwritten by surprise, and nothing fails for want of a folder after hours of training.
+void make_room(const Experiment& experiment, const RunOptions& options) {
+  std::vector<std::string> files{options.out + "/result.json"};
+  if (options.trace) {
+    files.push_back(options.out + "/trace.json");
+  }
+  for (const PreparedRun& run : experiment.runs) {
+    if (const auto dump = dump_of(experiment.setting_of(run), run.name)) {
+      for (const std::string& file : {dump->gradients, dump->weights}) {
+        if (!file.empty()) {
+          files.push_back(file);
+        }
+      }
+    }
+  }
+  for (const std::string& file : files) {
+    refuse_existing(file, options.force);
+  }
+  for (const std::string& file : files) {
+    if (const auto folder = std::filesystem::path(file).parent_path(); !folder.empty()) {
+      make_folder(folder);
+    }
+  }
+}
+
 ExitCode run_experiment(const Experiment& experiment, const Backend& backend, const RunOptions& options,
-                        Reporter& reporter) {
+                        Reporter& reporter, MpiTransport* transport) {
   make_room(experiment, options);
   warn_about(experiment, reporter);
-  return Runner(experiment, backend, options, reporter).run();
+  return Runner(experiment, backend, options, reporter, transport).run();
+}
+
+void follow_experiment(const Experiment& experiment, const Backend& backend, bool trace, MpiTransport& transport) {
+  for (const PreparedRun& run : experiment.runs) {
+    if (run.not_started.empty() && transport.rank() < run.ranks()) {
+      TrainRequest request = train_request(experiment, run, {});
+      request.trace = trace;
+      backend.train_on(request, transport, {});
+    }
+  }
 }
 
 }  // namespace lamina

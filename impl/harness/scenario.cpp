@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <set>
 
 #include "impl/base/error.h"
@@ -240,6 +241,9 @@ LinkRequest link_from(const Json& transport) {
   if (!transport.contains("link")) {
     return request;
   }
+  if (transport["kind"] != "threads") {
+    throw UsageError("transport.link is for transport.kind threads; between processes the link is what the network is");
+  }
   const Json& link = transport["link"];
   if (link.contains("preset")) {
     const LinkPreset& preset = link_preset(link["preset"].get<std::string>());
@@ -303,6 +307,13 @@ std::vector<RunRequest> runs_from(const Json& json) {
   return runs;
 }
 
+Disturbance::Kind disturbance_kind(const std::string& name) {
+  using enum Disturbance::Kind;
+  return std::map<std::string, Disturbance::Kind>{{"sleep", sleep}, {"fail", fail}, {"out_of_memory", out_of_memory},
+                                                  {"exit", exit},   {"kill", kill}, {"stop", stop}}
+      .at(name);
+}
+
 std::vector<Disturbance> disturbances_from(const Json& json, const std::vector<RunRequest>& runs, std::int64_t steps) {
   std::int64_t most_ranks = 1;
   for (const RunRequest& run : runs) {
@@ -311,7 +322,7 @@ std::vector<Disturbance> disturbances_from(const Json& json, const std::vector<R
   std::vector<Disturbance> disturbances;
   for (const Json& one : json) {
     Disturbance disturbance;
-    disturbance.kind = one["kind"] == "fail" ? Disturbance::Kind::fail : Disturbance::Kind::sleep;
+    disturbance.kind = disturbance_kind(one["kind"].get<std::string>());
     disturbance.rank = one["rank"];
     disturbance.step = optional_integer(one, "step").value_or(-1);
     disturbance.sleep_s = one.contains("sleep_s") ? one["sleep_s"].get<double>() : 0;
@@ -404,6 +415,15 @@ void check_run_names(const Scenario& scenario) {
   }
 }
 
+// Whether ranks are threads or processes is settled when the program starts.
+void check_one_transport(const Scenario& scenario) {
+  for (const Setting& setting : scenario.settings) {
+    if (setting.transport != scenario.settings.front().transport) {
+      throw UsageError("sweep.transport.kind has several values; run the scenario once for each transport");
+    }
+  }
+}
+
 // Two runs must not write the same file.
 void check_dump_names(const Scenario& scenario) {
   std::set<std::string> files;
@@ -476,6 +496,7 @@ Scenario read_scenario(const std::string& file, const std::vector<Override>& ove
         scenario.document = std::move(point);
       }
     }
+    check_one_transport(scenario);
     check_run_names(scenario);
     check_dump_names(scenario);
   } catch (const UsageError& error) {

@@ -46,7 +46,7 @@ inline TrainOutcome train(const TrainRequest& request, const StepProgress& progr
     progress(index, outcome.steps.back());
   }
   outcome.rank_memory.assign(static_cast<std::size_t>(ranks), RankMemory{1, 2, 3, 4, 5, 6, 7});
-  outcome.resident_set_growth_bytes = 99;
+  outcome.resident_set_growth_bytes = {99};
   outcome.layers_built = plan.model.layers;
   outcome.parameters_built = model_parameters(plan.model);
   return outcome;

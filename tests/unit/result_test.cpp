@@ -286,8 +286,8 @@ TEST(Result, OfAKilledProgramIsWholeAndSaysHowFarItCame) {
   const Json result = Json::parse(fakes::read_file(out + "/result.json"));
   EXPECT_TRUE(result["ended"].is_null());
   EXPECT_EQ(result["runs"][0]["status"], "ok");
-  EXPECT_EQ(result["runs"][1]["status"], "skipped");
-  EXPECT_THAT(result["runs"][1]["reason"], HasSubstr("ended before it"));
+  EXPECT_EQ(result["runs"][1]["status"], "failed");
+  EXPECT_THAT(result["runs"][1]["reason"], HasSubstr("ended while it ran"));
   EXPECT_EQ(files_in(out), std::vector<std::string>{"result.json"});
 }
 
