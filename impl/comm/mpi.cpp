@@ -42,7 +42,8 @@ constexpr char kAlive = 0;
 constexpr char kGoodbye = 1;
 
 constexpr int kAbortExitCode = 3;
-constexpr double kAbortGrace_s = 0.5;     // for the failing rank to write down that it failed
+// For the failing rank to write down that it failed, and for the launcher to pass on the cause before its own words.
+constexpr double kAbortGrace_s = 0.5;
 constexpr double kStuck_s = 3;            // after this long inside one MPI call, an abort no longer waits for it
 constexpr double kLeft_s = 2;             // messages of a rank that has left still arrive for this long
 constexpr double kIdleLook_s = 0.05;      // between looks while only heartbeats are under way
@@ -254,7 +255,7 @@ Engine::~Engine() {
   }
   if (!reason_.empty()) {  // the progress thread ends the process, unless MPI holds it
     posted_.notify_all();
-    outside_.wait_for(lock, ticks(kStuck_s), [] { return false; });
+    outside_.wait_for(lock, ticks(kAbortGrace_s + kStuck_s), [] { return false; });
     std::_Exit(kAbortExitCode);
   }
   posted_.notify_all();
@@ -377,7 +378,7 @@ void Engine::run() {
   }
   for (bool done = false; !done;) {
     if (!reason_.empty()) {
-      posted_.wait_until(lock, aborted_at_ + ticks(kAbortGrace_s), [&] { return leaving_; });
+      posted_.wait_until(lock, aborted_at_ + ticks(kAbortGrace_s), [] { return false; });
       lock.unlock();
       MPI_Abort(world_, kAbortExitCode);
       std::_Exit(kAbortExitCode);

@@ -9,6 +9,7 @@
 #include "impl/base/error.h"
 #include "impl/engine/rank_runner.h"
 
+#include <malloc.h>
 #include <unistd.h>
 
 namespace lamina {
@@ -123,6 +124,8 @@ TrainOutcome train(const TrainRequest& request, const StepProgress& progress) {
   set_compute_threads(request.compute_threads_per_rank);
   const RunInputs inputs{&request, source.get(), request.initial_weights.empty() ? nullptr : &tensors};
   const std::int64_t ranks = plan.parallel.ranks();
+  // Large buffers come from and go back to the system one by one, in every run of a process alike.
+  mallopt(M_MMAP_THRESHOLD, 1 << 18);
   const std::int64_t resident_before = resident_set_bytes();
 
   ThreadsFabric fabric(static_cast<int>(ranks), request.link);

@@ -10,6 +10,8 @@
 
 #ifdef __CUDACC__
 #define LAMINA_DEVICE __device__ __forceinline__
+#elif defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define LAMINA_DEVICE inline  // inlining everything by force makes instrumented code take minutes to compile
 #else
 #define LAMINA_DEVICE inline __attribute__((always_inline))
 #endif

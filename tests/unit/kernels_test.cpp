@@ -53,12 +53,10 @@ void on_every_team(const Buffers& buffers, std::int64_t rows, Make make, Check c
     check(own);
   };
   by("loop", [&](const auto& kernel) { launch_rows_in_packs<1>(kernel, rows, 1); });
-  by("loop in packs of 4", [&](const auto& kernel) { launch_rows_in_packs<4>(kernel, rows, 1); });
   by("loop in packs of a register", [&](const auto& kernel) { launch_rows(kernel, rows, 1); });
   by("block of 1", [&](const auto& kernel) { launch_rows_on_emulated_block<1>(kernel, rows, 1); });
   by("block of 3", [&](const auto& kernel) { launch_rows_on_emulated_block<1>(kernel, rows, 3); });
-  by("block of 5 in packs of 2", [&](const auto& kernel) { launch_rows_on_emulated_block<2>(kernel, rows, 5); });
-  by("block of 4 in packs of 4", [&](const auto& kernel) { launch_rows_on_emulated_block<4>(kernel, rows, 4); });
+  by("block of 5 in packs of 4", [&](const auto& kernel) { launch_rows_on_emulated_block<4>(kernel, rows, 5); });
 }
 
 constexpr std::int64_t kRows = 3;
@@ -793,6 +791,7 @@ TYPED_TEST(Kernels, MatrixProducts) {
   expect_close(result, dw, 8, "weight gradient, added");
 }
 
+#ifndef __SANITIZE_THREAD__  // which does not know the barriers of the OpenMP library
 // Rows are independent: threads change nothing, not a bit.
 TYPED_TEST(Kernels, ThreadsChangeNoBit) {
   using Real = TypeParam;
@@ -806,6 +805,7 @@ TYPED_TEST(Kernels, ThreadsChangeNoBit) {
   launch_rows(kernel, chunks_of(length), 3);
   EXPECT_EQ(sums, alone);
 }
+#endif
 
 }  // namespace
 }  // namespace lamina::kernels

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "impl/base/error.h"
@@ -12,7 +13,7 @@
 namespace lamina {
 
 struct ScheduleCase {
-  std::string method;
+  std::string_view method;
   std::int64_t layers = 1, micro_batches = 1, data = 1, pipeline = 1, groups = 0, chunks = 0;
   int zero_stage = 0;
   Recompute recompute = Recompute::none;
@@ -31,7 +32,7 @@ inline std::string to_string(const ScheduleCase& c) {
 
 inline Plan plan_of(const ScheduleCase& c,
                     const ModelShape& shape = {.layers = 0, .hidden = 4, .heads = 1, .sequence = 2, .vocabulary = 3}) {
-  PlanRequest request{.method = c.method, .parallel = {.data = c.data, .pipeline = c.pipeline, .tensor = 1}};
+  PlanRequest request{.method = std::string(c.method), .parallel = {.data = c.data, .pipeline = c.pipeline, .tensor = 1}};
   request.zero_stage = c.zero_stage;
   request.recompute = c.recompute;
   request.keep_full_gradient = c.keep_full_gradient;

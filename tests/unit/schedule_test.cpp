@@ -59,7 +59,7 @@ TEST(ScheduleTest, EveryMethodStageAndGroupingIsRight) {
         for (std::int64_t micro_batches = 1; micro_batches <= 6; ++micro_batches) {
           for (int zero_stage = 0; zero_stage <= 3; ++zero_stage) {
             const std::int64_t variant = layers + micro_batches + zero_stage + pipeline;
-            ScheduleCase c{.method = std::string(method->name),
+            ScheduleCase c{.method = method->name,
                            .layers = layers,
                            .micro_batches = micro_batches,
                            .data = 1 + variant % 3,

@@ -163,7 +163,7 @@ SearchOptions small_space(double network, StepRule rule, double memory_bytes) {
 TEST(Search, EqualsEnumeration) {
   for (const double network : {2e8, 3e9, 1e12}) {
     for (const StepRule rule : {StepRule::same_tokens, StepRule::same_loss}) {
-      for (const double memory : {1e6, 8e6, 1e9}) {
+      for (const double memory : {1e6, 8e6, 1.3e7, 2e7, 1e9}) {
         expect_same_as_enumeration(small_space(network, rule, memory));
       }
     }
