@@ -53,10 +53,12 @@ PreparedRun prepare_run(const Setting& setting, const RunRequest& request, const
   const bool clipping = setting.optimizer.clip_norm > 0;
   const Plan plan = backend.resolve_plan(method, setting.model, setting.batch, request.plan, clipping);
   run.prediction = predict(plan, setting.precision, setting.optimizer.kind);
-  run.threads_per_rank = threads_per_rank(plan.parallel.ranks());
-  run.oversubscribed = plan.parallel.ranks() > static_cast<std::int64_t>(usable_cores().size());
   run.schedule.plan = plan;
-  check_fits(run);
+  if (!setting.cluster) {  // its ranks are threads here
+    run.threads_per_rank = threads_per_rank(plan.parallel.ranks());
+    run.oversubscribed = plan.parallel.ranks() > static_cast<std::int64_t>(usable_cores().size());
+    check_fits(run);
+  }
   run.schedule = backend.build_schedule(method, plan);
   return run;
 }
@@ -98,6 +100,9 @@ const PreparedRun* calibration_run(const Experiment& experiment, std::size_t set
 }
 
 Experiment prepare(const Scenario& scenario, const Backend& backend) {
+  if (scenario.executor == Executor::search) {
+    throw UsageError(fmt::format("{}: executor is search: lamina plan searches it", scenario.file));
+  }
   Experiment experiment;
   experiment.scenario = scenario;
   experiment.scenario_sha256 = backend.sha256(canonical_text(scenario));

@@ -9,6 +9,7 @@
 #include "impl/harness/context.h"
 #include "impl/harness/expectations.h"
 #include "impl/harness/result.h"
+#include "impl/harness/simulated_run.h"
 #include "impl/harness/statistics.h"
 
 namespace lamina {
@@ -64,7 +65,8 @@ void warn_about(const Experiment& experiment, Reporter& reporter) {
                                 run.ranks(), cores));
     }
   }
-  if (const double load = load_average(); load > cores / 2) {
+  const bool timed = experiment.scenario.executor == Executor::train;
+  if (const double load = load_average(); timed && load > cores / 2) {
     reporter.warn(fmt::format("the machine is busy (load {:.1f} on {} cores): times will be too long", load, cores));
   }
 }
@@ -89,6 +91,9 @@ class LinkResolver {
 
   ResolvedLink resolve(std::size_t index) {
     const Setting& setting = experiment_.scenario.settings[index];
+    if (setting.cluster) {
+      return {{}, "cluster " + setting.cluster->name, {}};
+    }
     const LinkRequest& wanted = setting.link;
     if (!wanted.all_reduce_share_of_compute) {
       const bool emulated = wanted.link.bandwidth_bits_per_s > 0;
@@ -212,12 +217,15 @@ class Runner {
   Json train_run(std::size_t index, const ResolvedLink& link) {
     const PreparedRun& run = experiment_.runs[index];
     TrainRequest request = train_request(experiment_, run, link.link);
-    request.trace = options_.trace;
     const std::int64_t steps = request.warmup_steps + request.measured_steps;
     reporter_.run_begins(run.name, index, experiment_.runs.size());
     try {
-      const TrainOutcome outcome = backend_.train(
-          request, [&](std::int64_t step, const StepRecord& record) { reporter_.step_ended(step, steps, record); });
+      const auto& cluster = experiment_.setting_of(run).cluster;
+      request.trace = options_.trace || !cluster;  // of what is trained, the closed form reads it
+      const TrainOutcome outcome = cluster ? simulate_run(request, *cluster)
+                                           : backend_.train(request, [&](std::int64_t step, const StepRecord& record) {
+                                               reporter_.step_ended(step, steps, record);
+                                             });
       Json entry = entry_of_run(experiment_, run, link, outcome);
       if (options_.trace) {
         trace_.add_run(run.name, run.schedule, outcome.trace);
@@ -267,6 +275,11 @@ class Runner {
 };
 
 }  // namespace
+
+ResolvedLink resolve_link(const Experiment& experiment, std::size_t setting, const Backend& backend,
+                          Reporter& reporter) {
+  return LinkResolver(experiment, backend, reporter).resolve(setting);
+}
 
 ExitCode run_experiment(const Experiment& experiment, const Backend& backend, const RunOptions& options,
                         Reporter& reporter) {

@@ -26,6 +26,10 @@ struct RunOptions {
   std::vector<std::string> arguments;  // the command line, for the result
 };
 
+// The link that a setting of the experiment asks for: given, or found by a calibration on this machine.
+ResolvedLink resolve_link(const Experiment& experiment, std::size_t setting, const Backend& backend,
+                          Reporter& reporter);
+
 // Throws UsageError when something is in the way of what would be written, Error when the result cannot be kept.
 // A run that fails is marked so, with its reason, and does not stop the others.
 ExitCode run_experiment(const Experiment& experiment, const Backend& backend, const RunOptions& options,
