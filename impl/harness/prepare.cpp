@@ -61,12 +61,14 @@ PreparedRun prepare_run(const Setting& setting, const RunRequest& request, const
   const Plan plan = backend.resolve_plan(method, setting.model, setting.batch, request.plan, update_after_norm);
   run.prediction = predict(plan, setting.precision, setting.optimizer.kind);
   run.schedule.plan = plan;
-  if (placement.has(run.ranks())) {
-    run.share = compute_share(placement, run.ranks());
-  } else {
-    run.not_started = too_few_processes(run.ranks(), placement.processes.size());
+  if (!setting.cluster) {  // its ranks run here
+    if (placement.has(run.ranks())) {
+      run.share = compute_share(placement, run.ranks());
+    } else {
+      run.not_started = too_few_processes(run.ranks(), placement.processes.size());
+    }
+    check_fits(run);
   }
-  check_fits(run);
   run.schedule = backend.build_schedule(method, plan);
   return run;
 }
@@ -108,6 +110,9 @@ const PreparedRun* calibration_run(const Experiment& experiment, std::size_t set
 }
 
 Experiment prepare(const Scenario& scenario, const Backend& backend, const Placement& placement) {
+  if (scenario.executor == Executor::search) {
+    throw UsageError(fmt::format("{}: executor is search: lamina plan searches it", scenario.file));
+  }
   Experiment experiment;
   experiment.placement = placement;
   experiment.scenario = scenario;

@@ -12,6 +12,7 @@
 #include "impl/harness/context.h"
 #include "impl/harness/expectations.h"
 #include "impl/harness/result.h"
+#include "impl/harness/simulated_run.h"
 #include "impl/harness/statistics.h"
 
 namespace lamina {
@@ -41,7 +42,8 @@ void warn_about(const Experiment& experiment, Reporter& reporter) {
     }
   }
   const auto cores = static_cast<double>(usable_cores().size());
-  if (const double load = load_average(); load > cores / 2) {
+  const bool timed = experiment.scenario.executor == Executor::train;
+  if (const double load = load_average(); timed && load > cores / 2) {
     reporter.warn(fmt::format("the machine is busy (load {:.1f} on {} cores): times will be too long", load, cores));
   }
 }
@@ -67,6 +69,9 @@ class LinkResolver {
 
   ResolvedLink resolve(std::size_t index) {
     const Setting& setting = experiment_.scenario.settings[index];
+    if (setting.cluster) {
+      return {{}, "cluster " + setting.cluster->name, {}};
+    }
     const LinkRequest& wanted = setting.link;
     if (experiment_.placement.over_processes()) {
       return {{}, "network", {}};
@@ -226,16 +231,18 @@ class Runner {
   Json train_run(std::size_t index, const ResolvedLink& link) {
     const PreparedRun& run = experiment_.runs[index];
     TrainRequest request = train_request(experiment_, run, link.link);
-    request.trace = options_.trace;
     const std::int64_t steps = request.warmup_steps + request.measured_steps;
     reporter_.run_begins(run.name, index, experiment_.runs.size());
     put_entry(index, entry_not_run(experiment_, run, "failed", "the program ended while it ran"), index);
     try {
+      const auto& cluster = experiment_.setting_of(run).cluster;
+      request.trace = options_.trace || !cluster;  // of what is trained, the closed form reads it
       const StepProgress progress = [&](std::int64_t step, const StepRecord& record) {
         reporter_.step_ended(step, steps, record);
       };
-      const TrainOutcome outcome =
-          transport_ == nullptr ? backend_.train(request, progress) : backend_.train_on(request, *transport_, progress);
+      const TrainOutcome outcome = cluster                 ? simulate_run(request, *cluster)
+                                   : transport_ == nullptr ? backend_.train(request, progress)
+                                                           : backend_.train_on(request, *transport_, progress);
       Json entry = entry_of_run(experiment_, run, link, outcome);
       if (options_.trace) {
         trace_.add_run(run.name, run.schedule, outcome.trace);
@@ -295,6 +302,11 @@ class Runner {
 
 }  // namespace
 
+ResolvedLink resolve_link(const Experiment& experiment, std::size_t setting, const Backend& backend,
+                          Reporter& reporter) {
+  return LinkResolver(experiment, backend, reporter).resolve(setting);
+}
+
 // Nothing is overwritten by surprise, and nothing fails for want of a folder after hours of training.
 void make_room(const Experiment& experiment, const RunOptions& options) {
   std::vector<std::string> files{options.out + "/result.json"};
@@ -327,11 +339,11 @@ ExitCode run_experiment(const Experiment& experiment, const Backend& backend, co
   return Runner(experiment, backend, options, reporter, transport).run();
 }
 
-void follow_experiment(const Experiment& experiment, const Backend& backend, bool trace, MpiTransport& transport) {
+void follow_experiment(const Experiment& experiment, const Backend& backend, MpiTransport& transport) {
   for (const PreparedRun& run : experiment.runs) {
     if (run.not_started.empty() && transport.rank() < run.ranks()) {
       TrainRequest request = train_request(experiment, run, {});
-      request.trace = trace;
+      request.trace = true;  // as on rank 0, whose closed form reads it
       backend.train_on(request, transport, {});
     }
   }

@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "impl/analysis/cluster_file.h"
 #include "impl/base/error.h"
 #include "impl/harness/keys.h"
 #include "impl/harness/links.h"
@@ -340,10 +341,23 @@ std::vector<Disturbance> disturbances_from(const Json& json, const std::vector<R
   return disturbances;
 }
 
+Executor executor_of(const Json& document) {
+  const std::string name = document["executor"];
+  return name == "train" ? Executor::train : name == "simulate" ? Executor::simulate : Executor::search;
+}
+
 Setting setting_from(const Json& document, const std::string& file, Swept swept) {
   Setting setting;
   setting.swept = std::move(swept);
   setting.model = model_from(document["model"]);
+  if (document.contains("cluster")) {
+    setting.cluster = analysis::read_cluster(resolved_path(document["cluster"], file));
+    setting.transport = "simulated";
+  }
+  if (executor_of(document) == Executor::search) {
+    setting.search = document["search"];
+    return setting;
+  }
   setting.data = data_from(document["data"], file);
   setting.batch = {document["batch"]["global"], document["batch"]["micro"]};
   setting.optimizer = optimizer_from(document["optimizer"]);
@@ -351,8 +365,13 @@ Setting setting_from(const Json& document, const std::string& file, Swept swept)
   setting.warmup_steps = document["steps"]["warmup"];
   setting.measured_steps = document["steps"]["measured"];
   setting.seed = document["seed"];
-  setting.transport = document["transport"]["kind"];
-  setting.link = link_from(document["transport"]);
+  if (setting.cluster) {  // every step is the same
+    setting.warmup_steps = 0;
+    setting.measured_steps = 1;
+  } else {
+    setting.transport = document["transport"]["kind"];
+    setting.link = link_from(document["transport"]);
+  }
   if (document.contains("initial_weights")) {
     setting.initial_weights = resolved_path(document["initial_weights"], file);
     if (!std::filesystem::is_regular_file(setting.initial_weights)) {
@@ -372,8 +391,8 @@ std::vector<Expectation> expectations_from(const Json& json) {
     Expectation expectation;
     expectation.metric = one["metric"];
     expectation.of = one["of"];
-    if (one.contains("over")) {
-      expectation.over = one["over"];
+    if (!one.contains("equal_to")) {
+      expectation.over = one.value("over", "");  // a metric that is a ratio itself has none
       if (one.contains("at_least")) {
         expectation.at_least = one["at_least"].get<double>();
       }
@@ -492,6 +511,7 @@ Scenario read_scenario(const std::string& file, const std::vector<Override>& ove
       if (scenario.settings.size() == 1) {
         scenario.name = point["name"];
         scenario.purpose = point["purpose"];
+        scenario.executor = executor_of(point);
         scenario.expectations = expectations_from(point["expect"]);
         scenario.document = std::move(point);
       }
