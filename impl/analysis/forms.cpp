@@ -82,12 +82,12 @@ double exposed_turn(const Exposure& e) {
   return positive_part(positive_part(reductions_left - e.forward) + e.gather - e.forward);
 }
 
-// ZeRO-3, K ≥ 2 (K ≥ 3 for more than one group; at K = 2 the missing layers count as none):
+// ZeRO-3, K ≥ 3 (fewer layers all stay gathered: ZeRO-2, or ZeRO-1 where the full gradient is kept):
 // g + (K − 1)(g − T_f)⁺ + (K − 2)(g + r − T_b)⁺ + (r − T_b)⁺ + r, and for each further group
 // turn + (K − 3)(g − T_f)⁺ + (K − 2)(g + r − T_b)⁺, or (K − 2)[(g − T_f)⁺ + (g − T_b)⁺] with the full gradient kept.
 double exposed_zero_3(const Exposure& e, bool keep_full_gradient) {
-  if (e.layers < 2) {
-    return exposed_one_layer(e);
+  if (e.layers <= 2) {
+    return keep_full_gradient ? exposed_zero_1(e) : exposed_zero_2(e);
   }
   const double gather_over = positive_part(e.gather - e.forward);
   const double both_over = positive_part(e.gather + e.reduce - e.backward);
@@ -95,7 +95,7 @@ double exposed_zero_3(const Exposure& e, bool keep_full_gradient) {
                            positive_part(e.reduce - e.backward) + e.reduce;
   const double further = keep_full_gradient
                              ? (e.layers - 2) * (gather_over + positive_part(e.gather - e.backward))
-                             : exposed_turn(e) + positive_part(e.layers - 3) * gather_over + (e.layers - 2) * both_over;
+                             : exposed_turn(e) + (e.layers - 3) * gather_over + (e.layers - 2) * both_over;
   return one_group + (e.groups - 1) * further;
 }
 

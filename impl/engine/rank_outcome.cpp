@@ -82,6 +82,8 @@ StepRecord combine(std::span<const RankStep> ranks) {
     record.rank_exposed_s.push_back(rank.exposed_s);
     record.rank_traffic.push_back(rank.traffic);
     record.gradient_norm = rank.gradient_norm;
+    record.skipped = rank.skipped;
+    record.loss_scale = rank.loss_scale;
     if (rank.has_loss) {
       record.has_loss = true;
       record.loss = rank.counted_targets > 0 ? rank.loss_sum / rank.counted_targets : 0.0;

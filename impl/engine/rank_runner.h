@@ -20,7 +20,6 @@ struct RunInputs {
   const std::map<std::string, NamedTensor>* tensors = nullptr;  // nullptr: initialised from the seed
 };
 
-// Real: float or double.
 class RankRunner {
  public:
   virtual ~RankRunner() = default;

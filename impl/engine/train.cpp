@@ -36,8 +36,8 @@ std::chrono::duration<double> deadline_of(const TrainRequest& request) {
   double wire_s = 0;
   if (request.link.bandwidth_bits_per_s > 0) {
     const double visits = static_cast<double>(3 * plan.micro_batches);
-    wire_s =
-        visits * parameters * static_cast<double>(bytes_of(request.compute)) * 8.0 / request.link.bandwidth_bits_per_s;
+    const auto bits = 8.0 * static_cast<double>(bytes_of(request.precision.wide()));
+    wire_s = visits * parameters * bits / request.link.bandwidth_bits_per_s;
   }
   double asleep_s = 0;
   for (const Disturbance& disturbance : request.disturbances) {
@@ -72,11 +72,33 @@ class StepBoard {
 
 void check(const TrainRequest& request) {
   const Plan& plan = request.schedule.plan;
+  const Precision& precision = request.precision;
+  LAMINA_CHECK(precision.reduce == precision.wide() || precision.reduce == precision.compute,
+               "gradients of {} cannot be reduced in {}", name_of(precision.compute), name_of(precision.reduce));
   LAMINA_CHECK(std::ssize(request.schedule.programs) == plan.parallel.pipeline, "{} programs for {} pipeline ranks",
                request.schedule.programs.size(), plan.parallel.pipeline);
   LAMINA_CHECK(request.communication || (plan.parallel.pipeline == 1 && plan.zero_stage == 0),
                "compute alone cannot be run with a pipeline ({} ranks) or ZeRO (stage {})", plan.parallel.pipeline,
                plan.zero_stage);
+}
+
+// Throws when nothing was learnt in the steps measured.
+void check_updated(std::span<const StepRecord> measured) {
+  const bool skipped =
+      std::all_of(measured.begin(), measured.end(), [](const StepRecord& step) { return step.skipped; });
+  if (skipped && !measured.empty()) {
+    throw Error(
+        fmt::format("all {} measured steps were skipped: their gradients overflowed at loss scales from {} down to "
+                    "{}; start from a smaller precision.loss_scale, or with more steps of warm-up",
+                    measured.size(), measured.front().loss_scale, measured.back().loss_scale));
+  }
+}
+
+// All ranks' outcomes as that of the run.
+TrainOutcome finish(const TrainRequest& request, std::vector<RankOutcome> ranks, RanksAre ranks_are) {
+  TrainOutcome outcome = assemble(request.schedule.plan, std::move(ranks), ranks_are);
+  check_updated(std::span(outcome.steps).subspan(static_cast<std::size_t>(request.warmup_steps)));
+  return outcome;
 }
 
 // What the ranks of this process share, opened before the first of them starts.
@@ -166,33 +188,29 @@ TrainOutcome train(const TrainRequest& request, const StepProgress& progress) {
   if (const std::string reason = fabric.abort_reason(); !reason.empty()) {
     throw Error(reason);
   }
-  return assemble(request.schedule.plan, std::move(outcomes), RanksAre::threads);
+  return finish(request, std::move(outcomes), RanksAre::threads);
 }
 
 TrainOutcome train_on(const TrainRequest& request, Transport& transport, const StepProgress& progress) {
+  std::vector<RankOutcome> outcomes;
   try {
     check(request);
     const SharedInputs inputs(request);
-    const RankOutcome mine =
-        run_rank(inputs, transport, [&](std::int64_t step, const RankStep& from) {
-          if (transport.rank() == 0 && progress) {
-            progress(step, combine(std::span(&from, 1)));
-          }
-        });
+    const RankOutcome mine = run_rank(inputs, transport, [&](std::int64_t step, const RankStep& from) {
+      if (transport.rank() == 0 && progress) {
+        progress(step, combine(std::span(&from, 1)));
+      }
+    });
     const auto group = group_of_run(request.schedule.plan, transport);
-    std::vector<RankOutcome> outcomes;
     for (const std::string& packed : gather_on_first(*group, pack(mine))) {
       outcomes.push_back(unpack(packed));
     }
     transport.set_deadline(std::chrono::duration<double>(std::numeric_limits<double>::infinity()));
-    if (outcomes.empty()) {
-      return {};
-    }
-    return assemble(request.schedule.plan, std::move(outcomes), RanksAre::processes);
   } catch (const std::exception& error) {
     transport.abort(cause_of(error));
     throw;
   }
+  return outcomes.empty() ? TrainOutcome{} : finish(request, std::move(outcomes), RanksAre::processes);
 }
 
 }  // namespace lamina

@@ -23,8 +23,8 @@ namespace lamina {
 // Whole tensors under their nanoGPT names, written after step `step` (counted from 0, warm-up included).
 struct DumpConfig {
   std::int64_t step = 0;
-  std::string gradients;  // empty: not written. Reduced over all ranks, before clipping.
-  std::string weights;    // empty: not written. After the step's update.
+  std::string gradients;  // empty: not written. Reduced over all ranks, before clipping, without the loss scale.
+  std::string weights;    // empty: not written. After the step's update; the masters where weights have 16 bits.
 };
 
 // A disturbance put in on purpose, to see what it does: to test the harness, and to show users what one slow or
@@ -39,8 +39,8 @@ struct Disturbance {
 };
 
 struct TrainRequest {
-  Schedule schedule;                  // verified; its plan holds model, batch and parallel sizes
-  RealType compute = RealType::fp32;  // fp32 or fp64
+  Schedule schedule;  // verified; its plan holds model, batch and parallel sizes
+  Precision precision;
   OptimizerConfig optimizer;
   DataConfig data;
   std::int64_t seed = 1;
@@ -68,6 +68,8 @@ struct StepRecord {
   double loss = 0;                     // mean over the step's counted targets, before the update
   double gradient_norm = 0;            // before clipping
   std::int64_t counted_targets = 0;
+  bool skipped = false;   // nothing was updated: scaled gradients overflowed
+  double loss_scale = 1;  // of the step; 1 where the loss is not scaled
   std::vector<StepTraffic> rank_traffic;
 };
 
@@ -86,12 +88,14 @@ struct TrainOutcome {
 using StepProgress = std::function<void(std::int64_t step, const StepRecord&)>;
 
 // Runs all ranks of the schedule as threads of this process. Throws Error with the first cause when a rank fails, and
-// UsageError when data or weights are not what the request says; every thread has ended by then.
+// UsageError when data or weights are not what the request says; every thread has ended by then. A run whose measured
+// steps were all skipped has failed.
 TrainOutcome train(const TrainRequest& request, const StepProgress& progress);
 
 // Runs this rank of the schedule, whose ranks are the transport's first ones; each of them calls it. The link of the
 // request is not used. Rank 0 returns the outcome of all, the others an empty one. `progress` is called on rank 0 with
-// what it alone knows of a step. Throws Error when this rank or another one fails: the transport was aborted then.
+// what it alone knows of a step. Throws Error when this rank or another one fails (the transport was aborted then), or
+// on rank 0 when all measured steps were skipped (it was not).
 TrainOutcome train_on(const TrainRequest& request, Transport& transport, const StepProgress& progress);
 
 }  // namespace lamina

@@ -18,7 +18,8 @@ namespace lamina {
 struct Backend {
   std::span<const Method* const> methods;
   std::function<const Method&(std::string_view name)> method_named;  // throws UsageError
-  std::function<Plan(const Method&, const ModelShape&, const Batch&, const PlanRequest&, bool clipping)> resolve_plan;
+  std::function<Plan(const Method&, const ModelShape&, const Batch&, const PlanRequest&, bool update_after_norm)>
+      resolve_plan;
   std::function<Schedule(const Method&, const Plan&)> build_schedule;  // built and verified
   std::function<TrainOutcome(const TrainRequest&, const StepProgress&)> train;
   std::function<TrainOutcome(const TrainRequest&, Transport&, const StepProgress&)> train_on;

@@ -29,6 +29,7 @@ std::vector<std::string_view> preset_names() {
 std::vector<Key> make_keys() {
   using enum KeyType;
   const Key::Condition adamw{"name", {"adamw"}};
+  const Key::Condition fp16{"compute", {"fp16"}};
   const Key::Condition ratio{
       "metric", {"step_time_s", "tokens_per_s", "exposed_communication_s", "peak_memory_bytes", "traffic_bytes"}};
   const Key::Condition series{"metric", {"loss", "gradient_norm"}};
@@ -175,18 +176,41 @@ std::vector<Key> make_keys() {
 
       {.path = "precision",
        .type = object,
-       .documentation = "Real types; `compute` and `wire` must be the same",
+       .documentation = "Real types. All arithmetic of 16-bit types is in fp32, and gradients, moments and the "
+                        "optimizer's own copy of the weights are kept in it",
        .default_json = "{}"},
       {.path = "precision.compute",
        .type = text,
-       .documentation = "Weights, activations and arithmetic",
+       .documentation = "Weights and activations",
        .default_json = R"("fp32")",
-       .choices = {"fp32", "fp64"}},
+       .choices = {"fp64", "fp32", "bf16", "fp16"}},
       {.path = "precision.wire",
        .type = text,
-       .documentation = "What is sent between ranks",
-       .default_json = R"("fp32")",
-       .choices = {"fp32", "fp64"}},
+       .documentation = "Weights and activations between ranks: the same as `compute`, as it is when missing",
+       .choices = {"fp64", "fp32", "bf16", "fp16"}},
+      {.path = "precision.reduce",
+       .type = text,
+       .documentation =
+           "Gradients between ranks, summed in fp32 in any case: the same as `compute`, or fp32 where that "
+           "has 16 bits; missing: the wider of these",
+       .choices = {"fp64", "fp32", "bf16", "fp16"}},
+      {.path = "precision.loss_scale",
+       .type = number,
+       .documentation = "What the loss is multiplied by at first, best a power of two. A step whose gradients overflow "
+                        "on any rank is skipped by all and halves it",
+       .default_json = "65536.0",
+       .minimum = 0,
+       .maximum = 1e18,
+       .above_minimum = true,
+       .only_when = fp16},
+      {.path = "precision.growth_interval",
+       .type = integer,
+       .documentation = "After so many steps without overflow the loss scale doubles",
+       .unit = "steps",
+       .default_json = "2000",
+       .minimum = 1,
+       .maximum = kManySizes,
+       .only_when = fp16},
 
       {.path = "steps", .type = object, .documentation = "Length of a run", .required = true},
       {.path = "steps.warmup",

@@ -57,8 +57,8 @@ PreparedRun prepare_run(const Setting& setting, const RunRequest& request, const
   run.request = request;
   check_countable(setting);
   const Method& method = backend.method_named(request.plan.method);
-  const bool clipping = setting.optimizer.clip_norm > 0;
-  const Plan plan = backend.resolve_plan(method, setting.model, setting.batch, request.plan, clipping);
+  const bool update_after_norm = setting.optimizer.clip_norm > 0 || setting.precision.scales_loss();
+  const Plan plan = backend.resolve_plan(method, setting.model, setting.batch, request.plan, update_after_norm);
   run.prediction = predict(plan, setting.precision, setting.optimizer.kind);
   run.schedule.plan = plan;
   if (placement.has(run.ranks())) {
@@ -136,7 +136,7 @@ TrainRequest train_request(const Experiment& experiment, const PreparedRun& run,
   const Setting& setting = experiment.setting_of(run);
   TrainRequest request;
   request.schedule = run.schedule;
-  request.compute = setting.precision;
+  request.precision = setting.precision;
   request.optimizer = setting.optimizer;
   request.data = setting.data;
   request.seed = setting.seed;
@@ -181,7 +181,7 @@ std::string support_table(const Backend& backend) {
   constexpr ModelShape kSmall{.layers = 4, .hidden = 8, .heads = 2, .sequence = 4, .vocabulary = 16};
   constexpr Batch kBatch{.global = 8, .micro = 1};
   std::string table = fmt::format(
-      "# executor train, transport threads, precision fp32 and fp64\n"
+      "# executor train, transport threads, precision fp64, fp32, bf16 and fp16\n"
       "# tried on {} layers and {} micro-batches, two data-parallel ranks\n"
       "# {:<26} {:>9}  {:>4}  {:<10}  {}\n",
       kSmall.layers, kBatch.global / 2, "method", "pipeline", "ZeRO", "recompute", "supported");

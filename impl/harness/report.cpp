@@ -94,12 +94,19 @@ std::string table_row(const Json& run) {
   const Json& metrics = run["metrics"];
   const Json& step = metrics["step_time_s"];
   const std::string spread = cell(step["low"], 1e3) + ".." + cell(step["high"], 1e3);
-  return fmt::format(fmt::runtime(kRow), name, cell(step["median"], 1e3), spread,
-                     cell(metrics["tokens_per_s"]["median"], 1, "{:.0f}"),
-                     cell(metrics["exposed_communication_s"]["median"], 1e3),
-                     fmt::format("{:.3f}", most_sent(metrics["traffic_bytes"]) / 1e6),
-                     fmt::format("{:.3f}", most_memory(metrics["peak_memory_bytes"]) / 1e6),
-                     cell(metrics["loss"].back(), 1, "{:.5f}"));
+  std::string row = fmt::format(fmt::runtime(kRow), name, cell(step["median"], 1e3), spread,
+                                cell(metrics["tokens_per_s"]["median"], 1, "{:.0f}"),
+                                cell(metrics["exposed_communication_s"]["median"], 1e3),
+                                fmt::format("{:.3f}", most_sent(metrics["traffic_bytes"]) / 1e6),
+                                fmt::format("{:.3f}", most_memory(metrics["peak_memory_bytes"]) / 1e6),
+                                cell(metrics["loss"].back(), 1, "{:.5f}"));
+  const auto skipped = metrics["skipped_steps"]["measured"].get<std::int64_t>();
+  if (skipped > 0) {
+    row +=
+        fmt::format("# run {}: {} of {} measured steps skipped, their gradients overflowed; loss scale {} at the end\n",
+                    name, skipped, step["samples"].size(), cell(metrics["loss_scale"].back(), 1, "{:g}"));
+  }
+  return row;
 }
 
 Reporter::Reporter(std::FILE* table, std::FILE* progress)

@@ -78,6 +78,21 @@ void add_series(Json& metrics, const char* name, const TrainOutcome& outcome, do
   }
 }
 
+// Steps that updated nothing, and the loss scale of every step, warm-up included.
+void add_loss_scale(Json& metrics, const Precision& precision, const TrainOutcome& outcome, std::size_t warmup) {
+  const auto skipped = [](std::span<const StepRecord> steps) {
+    return std::count_if(steps.begin(), steps.end(), [](const StepRecord& step) { return step.skipped; });
+  };
+  const std::span<const StepRecord> steps(outcome.steps);
+  metrics["skipped_steps"] = {{"warmup", skipped(steps.first(warmup))}, {"measured", skipped(steps.subspan(warmup))}};
+  if (precision.scales_loss()) {
+    add_series(metrics, "loss_scale", outcome, &StepRecord::loss_scale);
+  } else {
+    metrics["loss_scale"] = nullptr;
+    metrics["loss_scale_reason"] = fmt::format("the loss is not scaled in {}", name_of(precision.compute));
+  }
+}
+
 Json memory_as_json(const RankMemory& memory) {
   return {{"parameters", memory.parameters},   {"gradients", memory.gradients},
           {"optimizer", memory.optimizer},     {"checkpoints", memory.checkpoints},
@@ -184,7 +199,7 @@ Json plan_as_json(const Plan& plan) {
           {"prefetch_layers", plan.prefetch_layers},
           {"resident_layers", plan.resident_layers},
           {"keep_full_gradient", plan.keep_full_gradient},
-          {"clipping", plan.clipping}};
+          {"update_after_norm", plan.update_after_norm}};
 }
 
 Json link_as_json(const ResolvedLink& link) {
@@ -276,6 +291,7 @@ Json entry_of_run(const Experiment& experiment, const PreparedRun& run, const Re
   metrics["exposed_communication_s"] = sampled_metric("lower", measurement.exposed_communication_s);
   add_series(metrics, "loss", outcome, &StepRecord::loss);
   add_series(metrics, "gradient_norm", outcome, &StepRecord::gradient_norm);
+  add_loss_scale(metrics, experiment.setting_of(run).precision, outcome, warmup);
   metrics["counted_tokens"] = Json::array();
   for (const StepRecord& step : outcome.steps) {
     metrics["counted_tokens"].push_back(step.counted_targets);

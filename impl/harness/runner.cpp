@@ -49,10 +49,11 @@ void warn_about(const Experiment& experiment, Reporter& reporter) {
 // ---- the link ----------------------------------------------------------------------------------------------------
 
 // Bytes that a rank sends to all-reduce the whole model's gradient once over `data` ranks.
-double all_reduce_bytes(const Plan& plan, RealType precision) {
+double all_reduce_bytes(const Plan& plan, const Precision& precision) {
   double bytes = 0;
   for (const Unit unit : all_units(plan.model)) {
-    bytes += static_cast<double>(padded(unit_parameters(plan.model, unit), plan.parallel.data) * bytes_of(precision));
+    const std::int64_t elements = padded(unit_parameters(plan.model, unit), plan.parallel.data);
+    bytes += static_cast<double>(elements * bytes_of(precision.reduce));
   }
   const auto ranks = static_cast<double>(plan.parallel.data);
   return 2 * (ranks - 1) / ranks * bytes;
@@ -101,7 +102,7 @@ class LinkResolver {
     request.keep_full_gradient = false;
     const Method& method = backend_.method_named(request.method);
     return backend_.build_schedule(
-        method, backend_.resolve_plan(method, setting.model, setting.batch, request, setting.optimizer.clip_norm > 0));
+        method, backend_.resolve_plan(method, setting.model, setting.batch, request, run.plan().update_after_norm));
   }
 
   // A step's compute time with nothing sent: the median, over a few steps, of the slowest of all ranks at once.
@@ -111,7 +112,7 @@ class LinkResolver {
     const ModelShape& model = setting.model;
     const std::string key =
         fmt::format("{} {} {} {} {} {} {} {} {}", plan_as_json(run.plan()).dump(), model.layers, model.hidden,
-                    model.heads, model.sequence, model.vocabulary, name_of(setting.precision),
+                    model.heads, model.sequence, model.vocabulary, name_of(setting.precision.compute),
                     static_cast<int>(setting.optimizer.kind), experiment_.data_sha256[run.setting]);
     if (const auto known = compute_times_.find(key); known != compute_times_.end()) {
       return known->second;
@@ -120,6 +121,7 @@ class LinkResolver {
     TrainRequest request = train_request(experiment_, run, {});
     request.schedule = schedule_of_compute(run);
     request.communication = false;
+    request.precision.loss_scale = 1;  // so that no step is skipped
     request.dump.reset();
     request.disturbances.clear();
     request.warmup_steps = kWarmup;
@@ -241,7 +243,6 @@ class Runner {
       warn_about(entry);
       return entry;
     } catch (const std::exception& error) {
-      job_failed_ = transport_ != nullptr;
       Json entry = entry_not_run(experiment_, run, "failed", error.what());
       entry["link"] = link_as_json(link);
       return entry;
@@ -256,6 +257,10 @@ class Runner {
           fmt::format("run {}: rank {} keeps the others waiting: busy {:.1f} ms a step, the others {:.1f} ms", name,
                       slow["rank"].get<std::int64_t>(), slow["busy_s"].get<double>() * 1e3,
                       slow["others_busy_s"].get<double>() * 1e3));
+    }
+    if (const auto skipped = entry["metrics"]["skipped_steps"]["measured"].get<std::int64_t>(); skipped > 0) {
+      reporter_.warn(
+          fmt::format("run {}: {} of the measured steps updated nothing, their gradients overflowed", name, skipped));
     }
     if (!entry["metrics"]["traffic_bytes"]["same_every_step"].get<bool>()) {
       reporter_.warn(fmt::format("run {}: steps differ in the bytes they sent", name));

@@ -203,12 +203,37 @@ OptimizerConfig optimizer_from(const Json& json) {
   return config;
 }
 
-RealType precision_from(const Json& json) {
-  if (json["compute"] != json["wire"]) {
-    throw UsageError(fmt::format("precision.wire is {} and precision.compute {}; they must be the same",
-                                 json["wire"].get<std::string>(), json["compute"].get<std::string>()));
+RealType real_type_from(const Json& json) {
+  for (const RealType type : {RealType::fp64, RealType::fp32, RealType::bf16}) {
+    if (json == name_of(type)) {
+      return type;
+    }
   }
-  return json["compute"] == "fp64" ? RealType::fp64 : RealType::fp32;
+  return RealType::fp16;
+}
+
+Precision precision_from(const Json& json) {
+  Precision precision = precision_of(real_type_from(json["compute"]));
+  if (json.contains("wire") && json["wire"] != json["compute"]) {
+    throw UsageError(
+        fmt::format("precision.wire is {} and precision.compute {}; they must be the same: weights and "
+                    "activations travel as they are stored",
+                    json["wire"].get<std::string>(), json["compute"].get<std::string>()));
+  }
+  if (json.contains("reduce")) {
+    precision.reduce = real_type_from(json["reduce"]);
+    if (precision.reduce != precision.compute && precision.reduce != precision.wide()) {
+      throw UsageError(
+          fmt::format("precision.reduce is {} and precision.compute {}; gradients travel in {}, or in 16 bits where "
+                      "precision.compute has the same 16",
+                      name_of(precision.reduce), name_of(precision.compute), name_of(precision.wide())));
+    }
+  }
+  if (precision.scales_loss()) {
+    precision.loss_scale = json["loss_scale"];
+    precision.growth_interval = json["growth_interval"];
+  }
+  return precision;
 }
 
 LinkRequest link_from(const Json& transport) {

@@ -22,6 +22,9 @@ class Draft {
 
   bool owns_head() const { return target_count_ >= 0; }
 
+  // Ops added from here on are issued at this tick of the timeline.
+  void advance_to(std::int64_t tick) { now_ = tick; }
+
   void begin_step() {
     if (owns_head()) {
       Op& op = add(OpKind::count, StreamKind::data);
@@ -30,7 +33,7 @@ class Draft {
     }
   }
 
-  void start_compute(std::int32_t index) {
+  void start_compute(std::int32_t index, std::int64_t end) {
     add_partition_ops(partition_.before[at(index)]);
     const ComputeOp& compute = order_[at(index)];
     Op& op = add(compute.kind, StreamKind::compute);
@@ -39,6 +42,7 @@ class Draft {
     op.micro_batch = compute.micro_batch;
     op.group = compute.group;
     op_of_compute_[at(index)] = op.id;
+    ticks_[at(op.id)].end = end;
     switch (compute.kind) {
       case OpKind::forward:
         fill_forward(op, index);
@@ -54,13 +58,16 @@ class Draft {
   void end_compute(std::int32_t index) { add_partition_ops(partition_.after[at(index)]); }
 
   // boundary: the unit whose input (forward) or input gradient (backward) travels.
-  void send(const ComputeOp& what, Unit boundary, std::int64_t peer) {
+  // allowance: ticks that the message may take without keeping a slot from its next user (see choose_slots).
+  void send(const ComputeOp& what, Unit boundary, std::int64_t peer, std::int64_t allowance) {
     Op& op = add_transfer(OpKind::send, StreamKind::send, what, boundary, peer);
+    ticks_[at(op.id)].end += allowance;
     op.reads = {what.kind == OpKind::forward ? checkpoint_.at({boundary, what.micro_batch})
                                              : activation_gradient_.at(what.micro_batch)};
   }
-  void receive(const ComputeOp& what, Unit boundary, std::int64_t peer) {
+  void receive(const ComputeOp& what, Unit boundary, std::int64_t peer, std::int64_t allowance) {
     Op& op = add_transfer(OpKind::receive, StreamKind::receive, what, boundary, peer);
+    ticks_[at(op.id)].start -= allowance;
     if (what.kind == OpKind::forward) {
       op.writes = {new_checkpoint(boundary, what.micro_batch)};
     } else {
@@ -87,7 +94,7 @@ class Draft {
       op.unit = unit;
       op.part = part_of(unit);
       op.reads = {reduced_.at(unit)};
-      if (plan_.clipping) {
+      if (plan_.update_after_norm) {
         op.reads.push_back(gradient_norm_);
       }
       op.writes = {plan_.zero_stage == 3 ? shard_.at(unit) : parameters_.at(unit)};
@@ -113,6 +120,7 @@ class Draft {
     op.stream = stream;
     op.unit = {UnitKind::layer, -1};
     after_.emplace_back(-1);
+    ticks_.push_back({now_, now_});
     return op;
   }
 
@@ -253,7 +261,10 @@ class Draft {
     }
   }
 
-  // A value takes the slot of its kind that has been free for longest, from its first use to its last.
+  // A value takes the slot of its kind that has been free for longest, from its first use to its last. A slot is free
+  // once its last user ends in the timeline, where a message is given a whole allowance: it takes its slot that much
+  // earlier on the receiving side and keeps it that much longer on the sending side. So a receive need not wait for
+  // compute, nor compute for a send, while messages take no longer than that.
   void choose_slots() {
     std::vector<std::int32_t> last_use(values_.size(), -1);
     for (const Op& op : ops_) {
@@ -266,7 +277,11 @@ class Draft {
       }
     }
     std::vector<std::int32_t> slot_of(values_.size(), -1);
-    std::map<std::pair<SlotKind, Unit>, std::vector<std::int32_t>> free;
+    struct Free {
+      std::int32_t slot = -1;
+      std::int64_t since = 0;
+    };
+    std::map<std::pair<SlotKind, Unit>, std::vector<Free>> free;
     for (Op& op : ops_) {
       std::vector<std::int32_t> released;
       for (auto* list : {&op.reads, &op.writes}) {
@@ -278,11 +293,15 @@ class Draft {
           const Slot& what = values_[index];
           if (slot_of[index] < 0) {
             auto& candidates = free[{what.kind, what.unit}];
-            if (candidates.empty()) {
-              candidates.push_back(add_slot(what.kind, what.unit));
+            const auto chosen = std::find_if(candidates.begin(), candidates.end(), [&](const Free& candidate) {
+              return candidate.since <= ticks_[at(op.id)].start;
+            });
+            if (chosen == candidates.end()) {
+              slot_of[index] = add_slot(what.kind, what.unit);
+            } else {
+              slot_of[index] = chosen->slot;
+              candidates.erase(chosen);
             }
-            slot_of[index] = candidates.front();
-            candidates.erase(candidates.begin());
           }
           value = slot_of[index];
           if (last_use[index] == op.id) {
@@ -293,7 +312,7 @@ class Draft {
       }
       for (const std::int32_t index : released) {
         const Slot& what = values_[at(index)];
-        free[{what.kind, what.unit}].push_back(slot_of[at(index)]);
+        free[{what.kind, what.unit}].push_back({slot_of[at(index)], ticks_[at(op.id)].end});
       }
     }
   }
@@ -352,6 +371,8 @@ class Draft {
   const std::vector<ComputeOp>& order_;
   std::vector<Slot> slots_;
   std::vector<Op> ops_;
+  std::vector<Timing> ticks_;  // [op]: when it takes its slots and gives them back
+  std::int64_t now_ = 0;
   std::vector<std::int32_t> after_;          // [op]: compute op that it waits for besides its slots' users
   std::vector<std::int32_t> op_of_compute_;  // [compute op]: its id
   std::vector<Slot> values_;                 // what kind of slot a value needs
@@ -379,6 +400,17 @@ Successor successor_of(const ComputeOp& op, const std::vector<std::int64_t>& own
     return {owner[static_cast<std::size_t>(op.unit.layer) - 1], op.unit};
   }
   return {here, op.unit};
+}
+
+// The most consecutive layers that one rank owns.
+std::int64_t longest_run(const std::vector<std::int64_t>& owner) {
+  std::int64_t longest = 1;
+  std::int64_t run = 1;
+  for (std::size_t layer = 1; layer < owner.size(); ++layer) {
+    run = owner[layer] == owner[layer - 1] ? run + 1 : 1;
+    longest = std::max(longest, run);
+  }
+  return longest;
 }
 
 struct TimelineEvent {
@@ -412,17 +444,24 @@ Schedule assemble(const Plan& plan, const std::vector<std::int64_t>& owner,
   for (std::size_t rank = 0; rank < order.size(); ++rank) {
     drafts.emplace_back(plan, partitions[rank], order[rank]).begin_step();
   }
+  const std::int64_t layers_a_pass = longest_run(owner);
   for (const TimelineEvent& event : events_of(timeline)) {
     Draft& draft = drafts[static_cast<std::size_t>(event.rank)];
+    const Timing& timing = timeline[static_cast<std::size_t>(event.rank)][static_cast<std::size_t>(event.index)];
+    draft.advance_to(event.tick);
     if (event.start) {
-      draft.start_compute(event.index);
+      draft.start_compute(event.index, timing.end);
       continue;
     }
     const ComputeOp& op = order[static_cast<std::size_t>(event.rank)][static_cast<std::size_t>(event.index)];
     const Successor next = successor_of(op, owner, event.rank);
     if (next.rank != event.rank) {
-      draft.send(op, next.boundary, next.rank);
-      drafts[static_cast<std::size_t>(next.rank)].receive(op, next.boundary, event.rank);
+      // A message may take as long as a rank's compute between two messages.
+      const std::int64_t allowance = layers_a_pass * (timing.end - timing.start);
+      Draft& receiver = drafts[static_cast<std::size_t>(next.rank)];
+      receiver.advance_to(event.tick);
+      draft.send(op, next.boundary, next.rank, allowance);
+      receiver.receive(op, next.boundary, event.rank, allowance);
     }
     draft.end_compute(event.index);
   }

@@ -115,10 +115,22 @@ class Partitioner {
     }
   }
 
-  // A gather for visit v may start once the visit that last used its buffer is over, and not more than
-  // prefetch_layers visits ahead of its use.
+  // The visit that must be over before a gather for visit v starts, so that it is not more than prefetch_layers layers
+  // ahead of its use. The embedding and the head are passed too quickly to count. -1: none.
+  std::int32_t prefetch_limit(std::int32_t v) const {
+    std::int64_t ahead = plan_.prefetch_layers;
+    std::int32_t limit = v - 1;
+    for (; limit >= 0; --limit) {
+      if (visits_[static_cast<std::size_t>(limit)].unit.kind == UnitKind::layer && ahead-- == 0) {
+        break;
+      }
+    }
+    return limit;
+  }
+
+  // A gather for visit v may start once the visit that last used its buffer is over, within the prefetch distance.
   void add_gather(std::int32_t v, std::int32_t buffer, std::int32_t buffer_last_visit) {
-    const std::int64_t earliest = std::max<std::int64_t>(buffer_last_visit, v - plan_.prefetch_layers - 1);
+    const std::int32_t earliest = std::max(buffer_last_visit, prefetch_limit(v));
     PartitionOp gather{.kind = OpKind::gather, .unit = visits_[static_cast<std::size_t>(v)].unit, .buffer = buffer};
     if (earliest < 0) {
       result_.before.front().push_back(gather);
@@ -144,9 +156,12 @@ class Partitioner {
     }
   }
 
-  // ZeRO-2 and 3: one reduction a visit, from one of two buffers that layers take in turn into the unit's shard.
+  // ZeRO-2 and 3: one reduction a visit, from one of two buffers that visits take in turn into the unit's shard.
   void reduce_by_visit() {
-    result_.gradient_buffers = std::min(2, layer_count());
+    const auto layer_backward = std::count_if(visits_.begin(), visits_.end(), [](const Visit& visit) {
+      return visit.unit.kind == UnitKind::layer && makes_gradient(visit.kind);
+    });
+    result_.gradient_buffers = static_cast<std::int32_t>(std::min<std::int64_t>(2, layer_backward));
     std::int32_t turn = 0;
     std::set<Unit> reduced;
     for (const Visit& visit : visits_) {

@@ -21,7 +21,7 @@ TrainRequest request_of(const ScheduleCase& c) {
   TrainRequest request;
   request.schedule = build_schedule(method_named(c.method), plan_of(c, kShape));
   verify(request.schedule);
-  request.compute = RealType::fp64;
+  request.precision = precision_of(RealType::fp64);
   request.optimizer = {.kind = OptimizerConfig::Kind::sgd, .learning_rate = 0.1};
   request.data = {.kind = DataConfig::Kind::synthetic, .path = "", .seed = 2};
   request.seed = 5;

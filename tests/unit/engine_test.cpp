@@ -26,7 +26,7 @@ TrainRequest request_of(const ScheduleCase& c, const ModelShape& shape) {
   TrainRequest request;
   request.schedule = build_schedule(method_named(c.method), plan_of(c, shape));
   verify(request.schedule);
-  request.compute = RealType::fp64;
+  request.precision = precision_of(RealType::fp64);
   request.optimizer = {.kind = OptimizerConfig::Kind::sgd, .learning_rate = 0.1};
   request.data = {.kind = DataConfig::Kind::synthetic, .path = "", .seed = 2};
   request.seed = kSeed;
@@ -107,22 +107,47 @@ TEST(EngineTest, PipelinesAndZeroStagesOnTwoToEightRanks) {
   const std::vector<ScheduleCase> cases{
       {.method = "data_parallel", .layers = 3, .micro_batches = 2, .data = 7, .zero_stage = 1},
       {.method = "data_parallel", .layers = 3, .micro_batches = 3, .data = 2, .zero_stage = 2},
-      {.method = "data_parallel", .layers = 4, .micro_batches = 3, .data = 5, .zero_stage = 3, .recompute = Recompute::full},
+      {.method = "data_parallel",
+       .layers = 4,
+       .micro_batches = 3,
+       .data = 5,
+       .zero_stage = 3,
+       .recompute = Recompute::full},
       {.method = "data_parallel", .layers = 2, .micro_batches = 4, .data = 1, .zero_stage = 2, .resident_layers = 0},
-      {.method = "layered_accumulation", .layers = 5, .micro_batches = 4, .data = 3, .groups = 2, .zero_stage = 3,
+      {.method = "layered_accumulation",
+       .layers = 5,
+       .micro_batches = 4,
+       .data = 3,
+       .groups = 2,
+       .zero_stage = 3,
        .resident_layers = 1},
-      {.method = "layered_accumulation", .layers = 4, .micro_batches = 3, .data = 2, .zero_stage = 2,
-       .recompute = Recompute::selective, .keep_full_gradient = true},
+      {.method = "layered_accumulation",
+       .layers = 4,
+       .micro_batches = 3,
+       .data = 2,
+       .zero_stage = 2,
+       .recompute = Recompute::selective,
+       .keep_full_gradient = true},
       {.method = "layered_accumulation", .layers = 4, .micro_batches = 3, .data = 1, .zero_stage = 3},
       {.method = "gpipe", .layers = 5, .micro_batches = 3, .data = 1, .pipeline = 4},
       {.method = "gpipe", .layers = 4, .micro_batches = 2, .data = 2, .pipeline = 2, .zero_stage = 3},
       {.method = "one_f_one_b", .layers = 4, .micro_batches = 5, .data = 2, .pipeline = 2, .zero_stage = 1},
-      {.method = "one_f_one_b", .layers = 7, .micro_batches = 2, .data = 2, .pipeline = 3, .zero_stage = 2,
+      {.method = "one_f_one_b",
+       .layers = 7,
+       .micro_batches = 2,
+       .data = 2,
+       .pipeline = 3,
+       .zero_stage = 2,
        .recompute = Recompute::full},
       {.method = "interleaved_one_f_one_b", .layers = 8, .micro_batches = 5, .data = 1, .pipeline = 2, .chunks = 3},
       {.method = "interleaved_one_f_one_b", .layers = 8, .micro_batches = 4, .data = 2, .pipeline = 4, .zero_stage = 3},
       {.method = "modular_pipeline", .layers = 5, .micro_batches = 4, .data = 2, .pipeline = 2, .zero_stage = 3},
-      {.method = "modular_pipeline", .layers = 7, .micro_batches = 3, .data = 2, .pipeline = 3, .zero_stage = 3,
+      {.method = "modular_pipeline",
+       .layers = 7,
+       .micro_batches = 3,
+       .data = 2,
+       .pipeline = 3,
+       .zero_stage = 3,
        .recompute = Recompute::full},
       {.method = "modular_pipeline", .layers = 8, .micro_batches = 6, .data = 1, .pipeline = 4, .groups = 2},
       {.method = "modular_pipeline", .layers = 6, .micro_batches = 2, .data = 2, .pipeline = 4, .zero_stage = 2},
@@ -139,17 +164,19 @@ TEST(EngineTest, PipelinesAndZeroStagesOnTwoToEightRanks) {
 TEST(EngineTest, GoldenLossesOnSeveralRanks) {
   const std::string folder = LAMINA_TEST_DATA_DIR "/golden/masked/";
   const auto expected = nlohmann::json::parse(std::ifstream(folder + "expected.json"));
-  const ModelShape shape{.layers = expected["model"]["layers"], .hidden = expected["model"]["hidden"],
-                         .heads = expected["model"]["heads"], .sequence = expected["model"]["sequence"],
+  const ModelShape shape{.layers = expected["model"]["layers"],
+                         .hidden = expected["model"]["hidden"],
+                         .heads = expected["model"]["heads"],
+                         .sequence = expected["model"]["sequence"],
                          .vocabulary = expected["model"]["vocabulary"]};
   const std::int64_t batch = expected["model"]["batch"];
   for (const std::int64_t data : {1, 2, 4}) {
     for (const char* kind : {"sgd", "adamw"}) {
       for (const RealType real : {RealType::fp64, RealType::fp32}) {
-        TrainRequest request = request_of({.method = "layered_accumulation", .layers = shape.layers,
-                                           .micro_batches = batch / data, .data = data},
-                                          shape);
-        request.compute = real;
+        TrainRequest request = request_of(
+            {.method = "layered_accumulation", .layers = shape.layers, .micro_batches = batch / data, .data = data},
+            shape);
+        request.precision = precision_of(real);
         request.data = {.kind = DataConfig::Kind::json_file, .path = folder + "batch.json", .seed = 1};
         request.initial_weights = folder + "weights.safetensors";
         request.measured_steps = 6;
@@ -206,9 +233,13 @@ TEST(EngineTest, TrafficInLiteralNumbers) {
   zero2.keep_full_gradient = true;
   cases.push_back({with_micro_batches(zero2, 8), 765, 765, 300, 300, 297, 297});
   // ZeRO-3, one resident layer: 2nK - (2n - 1) gathers; K = 3, so 5 for n = 1 and 9 - … 2·4·3 - 7 = 17 for n = m = 4.
-  for (const auto& [base, m, gathers, reductions] :
-       {std::tuple{layered, 1, 5, 1}, {layered, 4, 5, 1}, {layered, 8, 5, 1}, {depth_first, 1, 5, 1},
-        {depth_first, 2, 9, 2}, {depth_first, 4, 17, 4}, {depth_first, 8, 33, 8}}) {
+  for (const auto& [base, m, gathers, reductions] : {std::tuple{layered, 1, 5, 1},
+                                                     {layered, 4, 5, 1},
+                                                     {layered, 8, 5, 1},
+                                                     {depth_first, 1, 5, 1},
+                                                     {depth_first, 2, 9, 2},
+                                                     {depth_first, 4, 17, 4},
+                                                     {depth_first, 8, 33, 8}}) {
     ScheduleCase c = with_micro_batches(base, m);
     c.zero_stage = 3;
     c.resident_layers = 1;
@@ -265,8 +296,9 @@ TEST(EngineTest, PipelineTrafficInLiteralNumbers) {
 TEST(EngineTest, TheSamePlanTwiceGivesTheSameBits) {
   ModelShape shape = kOdd;
   shape.layers = 3;
-  TrainRequest request = request_of({.method = "layered_accumulation", .layers = 3, .micro_batches = 4, .data = 3}, shape);
-  request.compute = RealType::fp32;
+  TrainRequest request =
+      request_of({.method = "layered_accumulation", .layers = 3, .micro_batches = 4, .data = 3}, shape);
+  request.precision = precision_of(RealType::fp32);
   const TrainOutcome first = train(request, nullptr);
   const TrainOutcome second = train(request, nullptr);
   for (std::size_t step = 0; step < first.steps.size(); ++step) {
@@ -280,9 +312,9 @@ TEST(EngineTest, AFailingRankEndsAllWithItsCauseWithinSeconds) {
   shape.layers = 3;
   for (const char* method : {"layered_accumulation", "modular_pipeline"}) {
     const bool pipeline = std::string_view(method) == "modular_pipeline";
-    TrainRequest request = request_of({.method = method, .layers = 3, .micro_batches = 2, .data = pipeline ? 1 : 3,
-                                       .pipeline = pipeline ? 3 : 1},
-                                      shape);
+    TrainRequest request = request_of(
+        {.method = method, .layers = 3, .micro_batches = 2, .data = pipeline ? 1 : 3, .pipeline = pipeline ? 3 : 1},
+        shape);
     request.disturbances = {{.kind = Disturbance::Kind::fail, .rank = 1, .step = 1}};
     const auto start = std::chrono::steady_clock::now();
     try {
@@ -300,8 +332,12 @@ TEST(EngineTest, ClippingScalesTheWholeGradient) {
   ModelShape shape = kOdd;
   shape.layers = 2;
   const auto first_change = [&](double clip_norm, std::int64_t data, int zero_stage) {
-    TrainRequest request = request_of({.method = "layered_accumulation", .layers = 2, .micro_batches = 6 / data,
-                                       .data = data, .zero_stage = zero_stage, .clipping = clip_norm > 0},
+    TrainRequest request = request_of({.method = "layered_accumulation",
+                                       .layers = 2,
+                                       .micro_batches = 6 / data,
+                                       .data = data,
+                                       .zero_stage = zero_stage,
+                                       .update_after_norm = clip_norm > 0},
                                       shape);
     request.optimizer.clip_norm = clip_norm;
     const TrainOutcome outcome = train(request, nullptr);
@@ -327,7 +363,8 @@ TEST(EngineTest, ClippingScalesTheWholeGradient) {
 TEST(EngineTest, ASecondRunStartsFromItsOwnMemory) {
   ModelShape shape = kOdd;
   shape.layers = 2;
-  const TrainRequest request = request_of({.method = "data_parallel", .layers = 2, .micro_batches = 2, .data = 2}, shape);
+  const TrainRequest request =
+      request_of({.method = "data_parallel", .layers = 2, .micro_batches = 2, .data = 2}, shape);
   const TrainOutcome first = train(request, nullptr);
   const TrainOutcome second = train(request, nullptr);
   for (std::size_t rank = 0; rank < 2; ++rank) {

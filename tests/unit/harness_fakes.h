@@ -64,7 +64,7 @@ inline Backend backend() {
     throw UsageError(fmt::format("method '{}' is not known", name));
   };
   fake.resolve_plan = [](const Method& method, const ModelShape& model, const Batch& batch, const PlanRequest& request,
-                         bool clipping) {
+                         bool update_after_norm) {
     Plan plan;
     plan.model = model;
     plan.method = method.name;
@@ -73,7 +73,7 @@ inline Backend backend() {
     plan.micro_batch_size = batch.micro;
     plan.micro_batches = micro_batches_of(batch, request.parallel.data);
     plan.groups = request.groups.value_or(&method == &kDepthFirst ? plan.micro_batches : 1);
-    plan.clipping = clipping;
+    plan.update_after_norm = update_after_norm;
     return plan;
   };
   fake.build_schedule = [](const Method&, const Plan& plan) {

@@ -1,0 +1,173 @@
+// Random cases that hold the closed forms against the schedules themselves: built, verified and run on a clock. Layers
+// take time and send bytes; embedding, head, updates and control messages take none.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <random>
+
+#include "impl/analysis/forms.h"
+#include "impl/harness/step_plan.h"
+#include "impl/schedule/verify.h"
+#include "impl/simulator/simulate.h"
+#include "schedule_cases.h"
+
+namespace lamina {
+using analysis::LayerTimes;
+using analysis::StepPlan;
+
+inline constexpr int kCases = 1000;
+inline constexpr double kClose = 1e-9;
+
+class Dice {
+ public:
+  explicit Dice(unsigned seed) : engine_(seed) {}
+  std::int64_t whole(std::int64_t low, std::int64_t high) {
+    return std::uniform_int_distribution<std::int64_t>(low, high)(engine_);
+  }
+  double real(double low, double high) { return std::uniform_real_distribution<double>(low, high)(engine_); }
+
+ private:
+  std::mt19937 engine_;
+};
+
+struct Case {
+  ScheduleCase schedule;
+  LayerTimes times;
+};
+using Draw = std::function<void(Dice&, Case&)>;
+
+inline std::string to_string(const Case& c) {
+  return fmt::format("{}; t_f {} t_b {} c {} g {} r {} a {}", to_string(c.schedule), c.times.forward_s,
+                     c.times.backward_s, c.times.boundary_s, c.times.gather_s, c.times.reduce_s, c.times.all_reduce_s);
+}
+
+inline double cost_of(const LayerTimes& times, const Op& op) {
+  if (op.kind == OpKind::send || op.kind == OpKind::receive) {
+    return times.boundary_s;
+  }
+  if (op.unit.kind != UnitKind::layer) {
+    return 0;
+  }
+  switch (op.kind) {
+    case OpKind::forward:
+      return times.forward_s;
+    case OpKind::backward:
+      return times.backward_s;
+    case OpKind::gather:
+      return times.gather_s;
+    case OpKind::reduce:
+      return times.reduce_s;
+    case OpKind::all_reduce:
+      return times.all_reduce_s;
+    default:
+      return 0;
+  }
+}
+
+inline double simulated(const Schedule& schedule, const LayerTimes& times) {
+  return simulate(schedule, [&](std::int32_t, const Op& op) { return cost_of(times, op); }).step_time_s;
+}
+
+inline Schedule verified(const ScheduleCase& c) {
+  Schedule schedule = schedule_of(c);
+  verify(schedule);
+  return schedule;
+}
+
+inline double form_of(const Schedule& schedule, const LayerTimes& times) {
+  const StepPlan plan = step_plan_of(schedule.plan);
+  const analysis::Stages stages = analysis::stages_of(schedule.plan.model.layers, plan.pipeline);
+  return analysis::step_time(plan, stages, times).total_s;
+}
+
+// Draws a family's cases: times of compute alone, then what the family adds.
+inline void for_each_case(unsigned seed, const Draw& draw, const std::function<void(const Case&)>& check) {
+  Dice dice(seed);
+  for (int i = 0; i < kCases; ++i) {
+    Case c;
+    c.times.forward_s = dice.real(0.5, 2);
+    c.times.backward_s = c.times.forward_s * dice.real(1, 3.5);
+    draw(dice, c);
+    SCOPED_TRACE(to_string(c));
+    check(c);
+    if (testing::Test::HasFailure()) {
+      return;
+    }
+  }
+}
+
+inline void expect_exact(unsigned seed, const Draw& draw) {
+  double worst = 0;
+  for_each_case(seed, draw, [&](const Case& c) {
+    const Schedule schedule = verified(c.schedule);
+    const double form = form_of(schedule, c.times);
+    const double difference = std::abs(simulated(schedule, c.times) / form - 1);
+    worst = std::max(worst, difference);
+    EXPECT_LE(difference, kClose);
+  });
+  testing::Test::RecordProperty("largest_relative_difference", fmt::format("{:.2e}", worst));
+}
+
+// At most the form, and reaching it now and then: a bound that is never met would be no form.
+inline void expect_upper_bound(unsigned seed, const Draw& draw, double reaches) {
+  double nearest = 0;
+  for_each_case(seed, draw, [&](const Case& c) {
+    const Schedule schedule = verified(c.schedule);
+    const double share = simulated(schedule, c.times) / form_of(schedule, c.times);
+    nearest = std::max(nearest, share);
+    EXPECT_LE(share, 1 + kClose);
+  });
+  EXPECT_GE(nearest, reaches);
+}
+
+inline void draw_data_times(Dice& dice, Case& c) {
+  c.schedule.data = 4;
+  c.times.gather_s = dice.real(0, 12);
+  c.times.reduce_s = dice.real(0, 12);
+  c.times.all_reduce_s = dice.real(0, 20);
+}
+
+inline void draw_layers(Dice& dice, Case& c, bool evenly) {
+  c.schedule.pipeline = dice.whole(2, 5);
+  c.schedule.layers = evenly ? c.schedule.pipeline * dice.whole(1, 3) : dice.whole(c.schedule.pipeline, 13);
+}
+
+inline void draw_chunks(Dice& dice, Case& c) {
+  c.schedule.method = "interleaved_one_f_one_b";
+  c.schedule.pipeline = dice.whole(2, 4);
+  c.schedule.chunks = dice.whole(2, 3);
+  c.schedule.layers = c.schedule.pipeline * c.schedule.chunks * dice.whole(1, 2);
+}
+inline std::int64_t layers_a_chunk(const ScheduleCase& c) { return c.layers / (c.pipeline * c.chunks); }
+
+inline void draw_groups(Dice& dice, Case& c) {
+  c.schedule.groups = dice.whole(1, 4);
+  c.schedule.micro_batches = c.schedule.groups * dice.whole(1, 4);
+}
+
+// The forms give each direction of transfers a stream of its own. Schedules have one stream for sends and one for
+// receives, on which a gradient may have to wait for an activation. This puts the gradients' transfers on streams that
+// schedules leave free. At two ranks both directions are messages between the same two, which would meet in another
+// order: for three or more.
+inline Schedule with_a_stream_for_each_direction(Schedule schedule) {
+  for (Program& program : schedule.programs) {
+    for (Op& op : program.ops) {
+      const bool sends = op.kind == OpKind::send;
+      if (!sends && op.kind != OpKind::receive) {
+        continue;
+      }
+      const std::int32_t slot = sends ? op.reads.front() : op.writes.front();
+      if (program.slots[static_cast<std::size_t>(slot)].kind == SlotKind::activation_gradient) {
+        op.stream = sends ? StreamKind::tensor : StreamKind::host;
+      }
+    }
+  }
+  return schedule;
+}
+
+}  // namespace lamina

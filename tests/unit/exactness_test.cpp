@@ -1,0 +1,177 @@
+// The closed forms of compute and of transfers against verified schedules: equal where the forms are exact, on the
+// stated side where they are bounds.
+#include "exactness_cases.h"
+
+namespace lamina {
+namespace {
+
+// ---- Compute of a step ---------------------------------------------------------------------------------------------
+
+TEST(Compute, DepthFirst) {
+  expect_exact(1, [](Dice& dice, Case& c) {
+    c.schedule.method = "data_parallel";
+    c.schedule.layers = dice.whole(1, 9);
+    c.schedule.micro_batches = dice.whole(1, 8);
+  });
+}
+
+TEST(Compute, LayeredInAnyGroups) {
+  expect_exact(2, [](Dice& dice, Case& c) {
+    c.schedule.method = "layered_accumulation";
+    c.schedule.layers = dice.whole(1, 9);
+    draw_groups(dice, c);
+  });
+}
+
+TEST(Compute, GPipeWithAnyNumberOfLayers) {
+  expect_exact(3, [](Dice& dice, Case& c) {
+    c.schedule.method = "gpipe";
+    draw_layers(dice, c, false);
+    c.schedule.micro_batches = dice.whole(1, 10);
+  });
+}
+
+TEST(Compute, OneForwardOneBackward) {
+  expect_exact(4, [](Dice& dice, Case& c) {
+    c.schedule.method = "one_f_one_b";
+    draw_layers(dice, c, true);
+    c.schedule.micro_batches = dice.whole(1, 10);
+  });
+}
+
+TEST(Compute, OneForwardOneBackwardWithLayersThatDoNotDivideTakesAtMostTheForm) {
+  for_each_case(
+      5,
+      [](Dice& dice, Case& c) {
+        c.schedule.method = "one_f_one_b";
+        c.schedule.pipeline = dice.whole(3, 5);
+        c.schedule.layers = dice.whole(c.schedule.pipeline, 13);
+        c.schedule.micro_batches = dice.whole(1, 10);
+      },
+      [](const Case& c) {
+        const Schedule schedule = with_a_stream_for_each_direction(verified(c.schedule));
+        EXPECT_LE(simulated(schedule, c.times) / form_of(schedule, c.times), 1 + kClose);
+      });
+}
+
+TEST(Compute, InterleavedInGroupsOfAtLeastThePipeline) {
+  expect_exact(6, [](Dice& dice, Case& c) {
+    draw_chunks(dice, c);
+    c.schedule.micro_batches = dice.whole(c.schedule.pipeline, 4 * c.schedule.pipeline - 1);
+  });
+}
+
+TEST(Compute, InterleavedWithFewerMicroBatchesThanRanks) {
+  expect_exact(7, [](Dice& dice, Case& c) {
+    draw_chunks(dice, c);
+    c.schedule.micro_batches = dice.whole(1, c.schedule.pipeline - 1);
+  });
+}
+
+TEST(Compute, ModularWithAnyNumberOfLayersMicroBatchesAndGroups) {
+  expect_exact(8, [](Dice& dice, Case& c) {
+    c.schedule.method = "modular_pipeline";
+    draw_layers(dice, c, false);
+    c.schedule.pipeline = dice.whole(1, c.schedule.pipeline);
+    draw_groups(dice, c);
+  });
+}
+
+TEST(Compute, EachRankComputesItsLayersOnce) {
+  for_each_case(
+      9,
+      [](Dice& dice, Case& c) {
+        const std::vector<std::string> methods{"gpipe", "one_f_one_b", "modular_pipeline"};
+        c.schedule.method = methods[static_cast<std::size_t>(dice.whole(0, 2))];
+        draw_layers(dice, c, false);
+        c.schedule.micro_batches = dice.whole(1, 8);
+      },
+      [](const Case& c) {
+        const Schedule schedule = verified(c.schedule);
+        const Simulation simulation =
+            simulate(schedule, [&](std::int32_t, const Op& op) { return cost_of(c.times, op); });
+        double busy = 0;
+        for (const double rank : simulation.compute_busy_s) {
+          busy += rank;
+        }
+        const double work = static_cast<double>(c.schedule.micro_batches * c.schedule.layers) * c.times.both_s();
+        EXPECT_NEAR(busy / work, 1, kClose);
+      });
+}
+
+// ---- Transfers between pipeline ranks ------------------------------------------------------------------------------
+
+TEST(Transfers, GPipeWithAnyTransferAndAnyNumberOfLayers) {
+  expect_exact(20, [](Dice& dice, Case& c) {
+    c.schedule.method = "gpipe";
+    draw_layers(dice, c, dice.whole(0, 1) == 0);
+    c.schedule.micro_batches = dice.whole(1, 10);
+    const bool divides = c.schedule.layers % c.schedule.pipeline == 0;
+    c.times.boundary_s = dice.real(0, divides ? 6 : c.times.forward_s);
+  });
+}
+
+TEST(Transfers, OneForwardOneBackwardUpToAStage) {
+  expect_exact(21, [](Dice& dice, Case& c) {
+    c.schedule.method = "one_f_one_b";
+    draw_layers(dice, c, true);
+    c.schedule.micro_batches = dice.whole(1, 10);
+    const auto stage = static_cast<double>(c.schedule.layers / c.schedule.pipeline);
+    c.times.boundary_s = dice.real(0, stage * c.times.forward_s);
+  });
+}
+
+TEST(Transfers, ModularWithAnyTransferWhenLayersDivide) {
+  expect_exact(22, [](Dice& dice, Case& c) {
+    c.schedule.method = "modular_pipeline";
+    draw_layers(dice, c, true);
+    draw_groups(dice, c);
+    c.times.boundary_s = dice.real(0, 6);
+  });
+}
+
+TEST(Transfers, ModularUpToALayerWhenLayersDoNotDivide) {
+  expect_exact(23, [](Dice& dice, Case& c) {
+    c.schedule.method = "modular_pipeline";
+    draw_layers(dice, c, false);
+    draw_groups(dice, c);
+    c.times.boundary_s = dice.real(0, c.times.forward_s);
+  });
+}
+
+TEST(Transfers, ModularBeyondThatTakesAtMostTheForm) {
+  expect_upper_bound(
+      24,
+      [](Dice& dice, Case& c) {
+        c.schedule.method = "modular_pipeline";
+        draw_layers(dice, c, false);
+        draw_groups(dice, c);
+        c.times.boundary_s = dice.real(c.times.forward_s, 6);
+      },
+      1);
+}
+
+void draw_interleaved_transfers(Dice& dice, Case& c) {
+  draw_chunks(dice, c);
+  c.schedule.pipeline = dice.whole(3, 4);
+  c.schedule.layers = c.schedule.pipeline * c.schedule.chunks * dice.whole(1, 2);
+  c.schedule.micro_batches = c.schedule.pipeline * dice.whole(1, 3);
+  c.times.boundary_s = dice.real(0, static_cast<double>(layers_a_chunk(c.schedule)) * c.times.forward_s);
+}
+
+TEST(Transfers, InterleavedUpToAChunkWithAStreamForEachDirection) {
+  for_each_case(25, draw_interleaved_transfers, [](const Case& c) {
+    const Schedule schedule = with_a_stream_for_each_direction(verified(c.schedule));
+    EXPECT_NEAR(simulated(schedule, c.times) / form_of(schedule, c.times), 1, kClose);
+  });
+}
+
+TEST(Transfers, InterleavedOnSharedStreamsTakesAtLeastTheForm) {
+  for_each_case(26, draw_interleaved_transfers, [](const Case& c) {
+    const Schedule schedule = verified(c.schedule);
+    EXPECT_GE(simulated(schedule, c.times) / form_of(schedule, c.times), 1 - kClose);
+  });
+}
+
+}  // namespace
+}  // namespace lamina
