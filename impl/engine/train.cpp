@@ -94,6 +94,13 @@ void check_updated(std::span<const StepRecord> measured) {
   }
 }
 
+// All ranks' outcomes as that of the run.
+TrainOutcome finish(const TrainRequest& request, std::vector<RankOutcome> ranks, RanksAre ranks_are) {
+  TrainOutcome outcome = assemble(request.schedule.plan, std::move(ranks), ranks_are);
+  check_updated(std::span(outcome.steps).subspan(static_cast<std::size_t>(request.warmup_steps)));
+  return outcome;
+}
+
 // What the ranks of this process share, opened before the first of them starts.
 class SharedInputs {
  public:
@@ -181,38 +188,29 @@ TrainOutcome train(const TrainRequest& request, const StepProgress& progress) {
   if (const std::string reason = fabric.abort_reason(); !reason.empty()) {
     throw Error(reason);
   }
-  TrainOutcome outcome = assemble(request.schedule.plan, std::move(outcomes), RanksAre::threads);
-  check_updated(std::span(outcome.steps).subspan(static_cast<std::size_t>(request.warmup_steps)));
-  return outcome;
+  return finish(request, std::move(outcomes), RanksAre::threads);
 }
 
 TrainOutcome train_on(const TrainRequest& request, Transport& transport, const StepProgress& progress) {
-  TrainOutcome outcome;
+  std::vector<RankOutcome> outcomes;
   try {
     check(request);
     const SharedInputs inputs(request);
-    const RankOutcome mine =
-        run_rank(inputs, transport, [&](std::int64_t step, const RankStep& from) {
-          if (transport.rank() == 0 && progress) {
-            progress(step, combine(std::span(&from, 1)));
-          }
-        });
+    const RankOutcome mine = run_rank(inputs, transport, [&](std::int64_t step, const RankStep& from) {
+      if (transport.rank() == 0 && progress) {
+        progress(step, combine(std::span(&from, 1)));
+      }
+    });
     const auto group = group_of_run(request.schedule.plan, transport);
-    std::vector<RankOutcome> outcomes;
     for (const std::string& packed : gather_on_first(*group, pack(mine))) {
       outcomes.push_back(unpack(packed));
     }
     transport.set_deadline(std::chrono::duration<double>(std::numeric_limits<double>::infinity()));
-    if (outcomes.empty()) {
-      return {};
-    }
-    outcome = assemble(request.schedule.plan, std::move(outcomes), RanksAre::processes);
   } catch (const std::exception& error) {
     transport.abort(cause_of(error));
     throw;
   }
-  check_updated(std::span(outcome.steps).subspan(static_cast<std::size_t>(request.warmup_steps)));
-  return outcome;
+  return outcomes.empty() ? TrainOutcome{} : finish(request, std::move(outcomes), RanksAre::processes);
 }
 
 }  // namespace lamina

@@ -94,7 +94,8 @@ TrainOutcome train(const TrainRequest& request, const StepProgress& progress);
 
 // Runs this rank of the schedule, whose ranks are the transport's first ones; each of them calls it. The link of the
 // request is not used. Rank 0 returns the outcome of all, the others an empty one. `progress` is called on rank 0 with
-// what it alone knows of a step. Throws Error when this rank or another one fails: the transport was aborted then.
+// what it alone knows of a step. Throws Error when this rank or another one fails (the transport was aborted then), or
+// on rank 0 when all measured steps were skipped (it was not).
 TrainOutcome train_on(const TrainRequest& request, Transport& transport, const StepProgress& progress);
 
 }  // namespace lamina

@@ -118,7 +118,9 @@ void add_wire(Json& metric, const Placement& placement, const TrainOutcome& outc
   for (std::size_t rank = 0; rank < outcome.rank_wire.size(); ++rank) {
     Json ports = Json::array();
     for (const PortBytes& port : outcome.rank_wire[rank]) {
-      ports.push_back({{"port", port.port}, {"sent", port.sent}, {"received", port.received}});
+      if (port.sent != 0 || port.received != 0) {
+        ports.push_back({{"port", port.port}, {"sent", port.sent}, {"received", port.received}});
+      }
     }
     wire["per_rank"].push_back(
         {{"rank", rank}, {"host", placement.of(static_cast<std::int64_t>(rank)).host}, {"ports", ports}});

@@ -250,7 +250,6 @@ class Runner {
       warn_about(entry);
       return entry;
     } catch (const std::exception& error) {
-      job_failed_ = transport_ != nullptr;
       Json entry = entry_not_run(experiment_, run, "failed", error.what());
       entry["link"] = link_as_json(link);
       return entry;
