@@ -5,11 +5,11 @@
 #include <limits>
 #include <mutex>
 #include <numeric>
-#include <thread>
 
 #include "impl/base/error.h"
 #include "impl/comm/gather.h"
 #include "impl/engine/rank_runner.h"
+#include "impl/engine/rank_threads.h"
 
 #include <malloc.h>
 #include <unistd.h>
@@ -171,13 +171,7 @@ TrainOutcome train(const TrainRequest& request, const StepProgress& progress) {
       transport.abort(cause_of(error));
     }
   };
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank) {
-    threads.emplace_back(run, rank);
-  }
-  for (std::thread& thread : threads) {
-    thread.join();
-  }
+  run_on_threads(static_cast<int>(ranks), fabric, run);
   if (const std::string reason = fabric.abort_reason(); !reason.empty()) {
     throw Error(reason);
   }

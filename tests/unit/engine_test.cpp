@@ -2,11 +2,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <numeric>
+#include <thread>
 
+#include "impl/engine/rank_threads.h"
 #include "impl/engine/train.h"
 #include "impl/schedule/verify.h"
 #include "tests/unit/equivalence.h"
@@ -327,6 +333,39 @@ TEST(EngineTest, AFailingRankEndsAllWithItsCauseWithinSeconds) {
     EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
   }
 }
+
+// Without room for another stack, the ranks that did start must end, and with them the call. In a process of its own,
+// whose memory can be limited; the sanitizers do not bear that.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+void run_without_room_for_stacks() {
+  constexpr int kRanks = 64;
+  constexpr std::size_t kRoom = std::size_t{24} << 20;  // a few stacks of 8 MiB
+  ThreadsFabric fabric(kRanks, {});
+  std::vector<int> all(kRanks);
+  std::iota(all.begin(), all.end(), 0);
+  std::int64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const rlim_t most = static_cast<rlim_t>(pages * sysconf(_SC_PAGESIZE)) + kRoom;
+  const rlimit limit{most, most};
+  setrlimit(RLIMIT_AS, &limit);
+  run_on_threads(kRanks, fabric, [&](int rank) {
+    try {
+      while (fabric.abort_reason().empty()) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      fabric.endpoint(rank).group(all);
+    } catch (const std::exception&) {
+    }
+  });
+  std::fprintf(stderr, "reason: %s\n", fabric.abort_reason().c_str());
+  std::_Exit(7);
+}
+
+TEST(EngineTest, ARankThatCannotBeStartedEndsAll) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(run_without_room_for_stacks(), ::testing::ExitedWithCode(7), "reason: rank [0-9]+ cannot be started: ");
+}
+#endif
 
 TEST(EngineTest, ClippingScalesTheWholeGradient) {
   ModelShape shape = kOdd;
