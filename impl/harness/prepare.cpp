@@ -1,7 +1,5 @@
 #include "impl/harness/prepare.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <map>
 
@@ -10,10 +8,6 @@
 
 namespace lamina {
 namespace {
-
-double physical_memory_bytes() {
-  return static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
-}
 
 // All ranks of a host live in its memory, taken to be as large as this one's; what cannot fit is refused before it is tried.
 void check_fits(const PreparedRun& run) {
@@ -28,6 +22,35 @@ void check_fits(const PreparedRun& run) {
   if (const double available = physical_memory_bytes(); bytes > available) {
     throw UsageError(fmt::format("{} ranks need at least {:.3g} GB; this machine has {:.3g} GB", ranks,
                                  bytes / 1e9, available / 1e9));
+  }
+}
+
+// The same once the schedule says what every rank allocates: all ranks of this host together must fit into it.
+void check_allocation_fits(const PreparedRun& run, const Setting& setting, const Backend& backend,
+                           const Placement& placement) {
+  if (!run.not_started.empty()) {
+    return;
+  }
+  const Parallel& parallel = run.plan().parallel;
+  std::map<std::int64_t, double> bytes_of_stage;  // data-parallel ranks of a stage are alike; the first holds the most
+  double bytes = 0;
+  std::int64_t ranks = 0;
+  for (std::int64_t rank = 0; rank < run.ranks(); ++rank) {
+    if (placement.over_processes() && placement.of(rank).host != host_name()) {
+      continue;
+    }
+    const std::int64_t stage = coordinates_of(rank, parallel).pipeline;
+    if (!bytes_of_stage.contains(stage)) {
+      const RankMemory memory = backend.planned_memory(run.schedule, stage, 0, setting.optimizer, setting.precision,
+                                                       run.share.threads_per_rank);
+      bytes_of_stage[stage] = static_cast<double>(memory.total());
+    }
+    bytes += bytes_of_stage[stage];
+    ++ranks;
+  }
+  if (const double available = physical_memory_bytes(); bytes > available) {
+    throw UsageError(
+        fmt::format("{} ranks allocate {:.3g} GB; this machine has {:.3g} GB", ranks, bytes / 1e9, available / 1e9));
   }
 }
 
@@ -68,6 +91,7 @@ PreparedRun prepare_run(const Setting& setting, const RunRequest& request, const
   }
   check_fits(run);
   run.schedule = backend.build_schedule(method, plan);
+  check_allocation_fits(run, setting, backend, placement);
   return run;
 }
 

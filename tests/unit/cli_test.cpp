@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "impl/harness/command_line.h"
+#include "impl/harness/context.h"
 #include "impl/harness/keys.h"
 #include "tests/unit/harness_fakes.h"
 
@@ -79,6 +80,25 @@ TEST(CommandLine, ABadScenarioStartsNothing) {
   Json unknown = fakes::small_scenario();
   unknown["runs"][0]["method"] = "none";
   expect_complaint(lamina_command({"run", scenario_file(unknown), "--out", out}, backend), 2, "run depth-first");
+}
+
+TEST(CommandLine, WhatAllRanksTogetherCannotAllocateIsRefused) {
+  Backend backend = fakes::backend();
+  std::vector<std::int64_t> stages;
+  const auto most = static_cast<std::int64_t>(physical_memory_bytes());
+  backend.planned_memory = [&](const Schedule&, std::int64_t stage, std::int64_t, const OptimizerConfig&,
+                               const Precision&, int) {
+    stages.push_back(stage);
+    return RankMemory{.working_set = most / 3};
+  };
+  const std::string file = scenario_file();
+  EXPECT_EQ(lamina_command({"check", file}, backend).code, 0);  // two ranks: two thirds
+  expect_complaint(lamina_command({"check", file, "--set", "runs[].parallel.data=4"}, backend), 2,
+                   "4 ranks allocate");
+  stages.clear();
+  expect_complaint(lamina_command({"check", file, "--set", "runs[].parallel={\"data\": 2, \"pipeline\": 2}"}, backend), 2,
+                   "4 ranks allocate");
+  EXPECT_EQ(stages, (std::vector<std::int64_t>{0, 1}));
 }
 
 TEST(CommandLine, RunEndsWithTheRunnersCode) {

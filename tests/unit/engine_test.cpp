@@ -313,6 +313,44 @@ TEST(EngineTest, TheSamePlanTwiceGivesTheSameBits) {
   }
 }
 
+// What is planned without allocating is what every rank then holds.
+TEST(EngineTest, PlannedMemoryIsWhatRanksHold) {
+  ModelShape shape = kOdd;
+  shape.layers = 4;
+  for (const RealType real : {RealType::fp64, RealType::fp32, RealType::bf16, RealType::fp16}) {
+    for (const int zero_stage : {0, 1, 2, 3}) {
+      for (const Recompute recompute : {Recompute::none, Recompute::full}) {
+        TrainRequest request = request_of({.method = "modular_pipeline",
+                                           .layers = 4,
+                                           .micro_batches = 2,
+                                           .data = 2,
+                                           .pipeline = 2,
+                                           .zero_stage = zero_stage,
+                                           .recompute = recompute,
+                                           .update_after_norm = real == RealType::fp16},
+                                          shape);
+        request.optimizer.kind = OptimizerConfig::Kind::adamw;
+        request.precision = precision_of(real);
+        request.measured_steps = 1;
+        request.dump.reset();
+        const TrainOutcome outcome = train(request, nullptr);
+        for (std::int64_t rank = 0; rank < 4; ++rank) {
+          const Coordinates at = coordinates_of(rank, request.schedule.plan.parallel);
+          const RankMemory planned =
+              planned_memory(request.schedule, at.pipeline, at.data, request.optimizer, request.precision, 1);
+          const RankMemory& held = outcome.rank_memory[static_cast<std::size_t>(rank)];
+          EXPECT_EQ(planned.parameters, held.parameters);
+          EXPECT_EQ(planned.gradients, held.gradients);
+          EXPECT_EQ(planned.optimizer, held.optimizer);
+          EXPECT_EQ(planned.checkpoints, held.checkpoints);
+          EXPECT_EQ(planned.working_set, held.working_set);
+          EXPECT_EQ(planned.gathered, held.gathered);
+        }
+      }
+    }
+  }
+}
+
 TEST(EngineTest, AFailingRankEndsAllWithItsCauseWithinSeconds) {
   ModelShape shape = kOdd;
   shape.layers = 3;
