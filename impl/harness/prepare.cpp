@@ -55,7 +55,7 @@ void check_allocation_fits(const PreparedRun& run, const Setting& setting, const
 }
 
 // The forms multiply sizes that a scenario may set to anything: in double first, before they are trusted in 64 bits.
-void check_countable(const Setting& setting) {
+void check_countable(const Setting& setting, const Parallel& parallel) {
   const auto wide = [](std::int64_t value) { return static_cast<double>(value); };
   const double activations = wide(setting.batch.global) * wide(setting.model.sequence) * wide(setting.model.hidden) *
                              (wide(setting.model.layers) + 1);
@@ -64,6 +64,29 @@ void check_countable(const Setting& setting) {
         fmt::format("batch.global is {}: a step has {:.3g} activations between layers; at most 1e17 are "
                     "supported",
                     setting.batch.global, activations));
+  }
+  const ModelShape& model = setting.model;
+  const double rows = wide(setting.batch.micro) * wide(model.sequence);
+  const double largest = std::max({12 * wide(model.hidden) * wide(model.hidden),  // a layer's parameters
+                                   wide(model.vocabulary + model.sequence) * wide(model.hidden),
+                                   rows * (9 * wide(model.hidden) + wide(model.vocabulary)),
+                                   rows * wide(model.heads) * wide(model.sequence)});  // attention probabilities
+  if (largest > 1e15 || largest * wide(model.layers) > 1e17) {
+    throw UsageError(fmt::format("a model of {} layers has buffers of {:.3g} numbers; at most 1e15 each, and 1e17 over "
+                                 "all layers, are supported",
+                                 model.layers, largest));
+  }
+  constexpr double kMostRanks = 1e6;
+  if (const double ranks = wide(parallel.data) * wide(parallel.pipeline) * wide(parallel.tensor); ranks > kMostRanks) {
+    throw UsageError(fmt::format("parallel asks for {:.3g} ranks; at most {:.0e} are supported", ranks, kMostRanks));
+  }
+  // Forward and backward of every unit and micro-batch, over all pipeline ranks.
+  constexpr double kMostOps = 5e6;
+  const double micro_batches = wide(setting.batch.global) / (wide(setting.batch.micro) * wide(parallel.data));
+  if (const double ops = 2 * (wide(model.layers) + 2) * micro_batches; ops > kMostOps) {
+    throw UsageError(
+        fmt::format("a step of {} layers and {:.3g} micro-batches has {:.3g} ops; at most {:.0e} are supported",
+                    model.layers, micro_batches, ops, kMostOps));
   }
 }
 
@@ -78,7 +101,7 @@ PreparedRun prepare_run(const Setting& setting, const RunRequest& request, const
   PreparedRun run;
   run.name = full_name(request, setting);
   run.request = request;
-  check_countable(setting);
+  check_countable(setting, request.plan.parallel);
   const Method& method = backend.method_named(request.plan.method);
   const bool update_after_norm = setting.optimizer.clip_norm > 0 || setting.precision.scales_loss();
   const Plan plan = backend.resolve_plan(method, setting.model, setting.batch, request.plan, update_after_norm);

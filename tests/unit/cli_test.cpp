@@ -101,6 +101,27 @@ TEST(CommandLine, WhatAllRanksTogetherCannotAllocateIsRefused) {
   EXPECT_EQ(stages, (std::vector<std::int64_t>{0, 1}));
 }
 
+TEST(CommandLine, WhatCannotBeCountedIsRefusedBeforeAScheduleIsBuilt) {
+  Backend backend = fakes::backend();
+  backend.build_schedule = [](const Method&, const Plan& plan) -> Schedule {
+    ADD_FAILURE() << "a schedule was built";
+    return {plan, {}};
+  };
+  const std::string file = scenario_file();
+  const auto refused = [&](const std::vector<std::string>& set, const std::string& words) {
+    std::vector<std::string> arguments{"check", file};
+    for (const std::string& one : set) {
+      arguments.insert(arguments.end(), {"--set", one});
+    }
+    expect_complaint(lamina_command(arguments, backend), 2, words);
+  };
+  refused({"batch.global=1000000000000"}, "2.5e+12 ops; at most 5e+06");
+  refused({"model.layers=1000000000", "runs[].parallel.pipeline=2"}, "ops; at most 5e+06");
+  refused({"runs[].parallel.data=1000000", "runs[].parallel.pipeline=1000000"}, "1e+12 ranks");
+  refused({"model.hidden=1000000000", "model.layers=1"}, "1.2e+19 numbers");
+  refused({"model.sequence=1000000000", "batch.global=2"}, "numbers");
+}
+
 TEST(CommandLine, RunEndsWithTheRunnersCode) {
   const std::string file = scenario_file();
   const std::string out = file + ".out";
