@@ -475,6 +475,11 @@ std::string cause_of(const std::exception& error) {
   return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ? "out of memory" : error.what();
 }
 
+std::string cause_of(const std::exception& error, int rank) {
+  return dynamic_cast<const Error*>(&error) != nullptr ? error.what()
+                                                       : fmt::format("rank {}: {}", rank, cause_of(error));
+}
+
 std::unique_ptr<RankRunner> make_rank_runner(const RunInputs& inputs, Transport& transport) {
   switch (inputs.request->precision.compute) {
     case RealType::fp64:

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <limits>
 #include <mutex>
+#include <new>
 #include <numeric>
 
 #include "impl/base/error.h"
@@ -125,12 +126,21 @@ class SharedInputs {
   RunInputs inputs_;
 };
 
+// What a rank needs for its steps exists before the first of them; this is where memory runs out.
+std::unique_ptr<RankRunner> allocate_rank(const SharedInputs& inputs, Transport& transport) {
+  try {
+    return make_rank_runner(inputs.get(), transport);
+  } catch (const std::bad_alloc&) {
+    throw Error(fmt::format("rank {}: out of memory while it allocated its buffers", transport.rank()));
+  }
+}
+
 using StepFinished = std::function<void(std::int64_t step, const RankStep&)>;
 
 // One rank, from its allocation to its end. Ranks may come to it at different times; from then on none may keep the
 // others waiting for longer than the deadline.
 RankOutcome run_rank(const SharedInputs& inputs, Transport& transport, const StepFinished& finished) {
-  const auto runner = make_rank_runner(inputs.get(), transport);
+  const auto runner = allocate_rank(inputs, transport);
   transport.set_deadline(deadline_of(*inputs.get().request));
   RankOutcome outcome;
   const std::vector<PortBytes> before = network_counters();
@@ -168,7 +178,7 @@ TrainOutcome train(const TrainRequest& request, const StepProgress& progress) {
       outcomes[static_cast<std::size_t>(rank)] = run_rank(
           inputs, transport, [&](std::int64_t step, const RankStep& from) { board.put(step, rank, from); });
     } catch (const std::exception& error) {
-      transport.abort(cause_of(error));
+      transport.abort(cause_of(error, rank));
     }
   };
   run_on_threads(static_cast<int>(ranks), fabric, run);
@@ -202,7 +212,7 @@ TrainOutcome train_on(const TrainRequest& request, Transport& transport, const S
     }
     outcome = assemble(request.schedule.plan, std::move(outcomes), RanksAre::processes);
   } catch (const std::exception& error) {
-    transport.abort(cause_of(error));
+    transport.abort(cause_of(error, transport.rank()));
     throw;
   }
   check_updated(std::span(outcome.steps).subspan(static_cast<std::size_t>(request.warmup_steps)));

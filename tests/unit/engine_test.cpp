@@ -399,6 +399,23 @@ void run_without_room_for_stacks() {
   std::_Exit(7);
 }
 
+// More than any address space holds: the first rank to ask says so.
+TEST(EngineTest, ARankWithoutMemoryIsNamed) {
+  TrainRequest request = request_of({.method = "data_parallel", .layers = 1, .micro_batches = 1, .data = 2}, [] {
+    ModelShape shape = kOdd;
+    shape.layers = 1;
+    return shape;
+  }());
+  request.dump.reset();
+  request.schedule.plan.micro_batch_size = std::int64_t{1} << 50;
+  try {
+    train(request, nullptr);
+    FAIL() << "nothing thrown";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), ::testing::ContainsRegex("^rank [01]: out of memory"));
+  }
+}
+
 TEST(EngineTest, ARankThatCannotBeStartedEndsAll) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(run_without_room_for_stacks(), ::testing::ExitedWithCode(7), "reason: rank [0-9]+ cannot be started: ");
