@@ -116,6 +116,9 @@ void check_sweep(const Json& document, const std::string& file) {
     if (!values.is_array() || values.empty()) {
       refuse(file, fmt::format("sweep.{} is {}; it must be a list of values", place, brief(values)));
     }
+    if (std::any_of(values.begin(), values.end(), [](const Json& value) { return value.is_null(); })) {
+      refuse(file, fmt::format("sweep.{} holds null; each of its values must be one that the key can have", place));
+    }
     std::set<Json> different(values.begin(), values.end());
     if (different.size() != values.size()) {
       refuse(file, fmt::format("sweep.{} holds a value twice", place));
