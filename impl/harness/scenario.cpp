@@ -161,6 +161,16 @@ std::string resolved_path(const Json& value, const std::string& file) {
   return path.is_absolute() ? path.string() : (std::filesystem::path(file).parent_path() / path).string();
 }
 
+void check_is_file(std::string_view key, const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::is_regular_file(path, error)) {
+    return;
+  }
+  const bool missing = !error || error == std::errc::no_such_file_or_directory;
+  throw UsageError(fmt::format("{} is {}; {}", key, path.size() > 300 ? path.substr(0, 300) + "..." : path,
+                               missing ? "there is no such file" : error.message()));
+}
+
 ModelShape model_from(const Json& json) {
   ModelShape shape{.layers = json["layers"],
                    .hidden = json["hidden"],
@@ -175,9 +185,7 @@ DataConfig data_from(const Json& json, const std::string& file) {
   using enum DataConfig::Kind;
   const auto from_file = [&](DataConfig::Kind kind, const char* name) {
     DataConfig config{.kind = kind, .path = resolved_path(json[name], file)};
-    if (!std::filesystem::is_regular_file(config.path)) {
-      throw UsageError(fmt::format("data.{} is {}; there is no such file", name, config.path));
-    }
+    check_is_file(fmt::format("data.{}", name), config.path);
     return config;
   };
   if (json.contains("text_file")) {
@@ -358,9 +366,7 @@ Setting setting_from(const Json& document, const std::string& file, Swept swept)
   setting.link = link_from(document["transport"]);
   if (document.contains("initial_weights")) {
     setting.initial_weights = resolved_path(document["initial_weights"], file);
-    if (!std::filesystem::is_regular_file(setting.initial_weights)) {
-      throw UsageError(fmt::format("initial_weights is {}; there is no such file", setting.initial_weights));
-    }
+    check_is_file("initial_weights", setting.initial_weights);
   }
   const std::int64_t steps = setting.warmup_steps + setting.measured_steps;
   setting.dump = dump_from(document, file, steps);

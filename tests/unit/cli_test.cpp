@@ -121,6 +121,22 @@ TEST(CommandLine, WhatCannotBeCountedIsRefusedBeforeAScheduleIsBuilt) {
   refused({"model.sequence=1000000000", "batch.global=2"}, "numbers");
 }
 
+TEST(CommandLine, PathsThatNoFileCanHaveAreOneLineThatNamesTheKey) {
+  const std::string file = scenario_file();
+  const std::string out = file + ".out";
+  const std::string long_name(300, 'n');
+  expect_complaint(lamina_command({"check", file, "--set", "data.text_file=" + long_name}), 2,
+                   "data.text_file is");
+  expect_complaint(lamina_command({"check", file, "--set", "initial_weights=" + long_name}), 2, "initial_weights is");
+  expect_complaint(lamina_command({"run", file, "--out", long_name}), 2, "--out: nnn");
+  expect_complaint(lamina_command({"run", file, "--out", std::string(5000, 'n')}), 2, "--out: nnn");
+  const std::string dump = R"(dump={"step": 0, "weights": "{run})";
+  expect_complaint(lamina_command({"run", file, "--out", out, "--set", dump + long_name + "\"}"}), 2, "dump.weights: ");
+  expect_complaint(lamina_command({"run", file, "--out", out, "--set", dump + std::string(240, 'n') + "\"}"}), 2,
+                   "is too long a name; at most 248 bytes");
+  EXPECT_FALSE(std::filesystem::exists(out));
+}
+
 TEST(CommandLine, RunEndsWithTheRunnersCode) {
   const std::string file = scenario_file();
   const std::string out = file + ".out";
