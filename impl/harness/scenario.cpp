@@ -33,6 +33,16 @@ void drop_alternatives(Json& object, const Key& parent, const std::string& name)
   }
 }
 
+void replace_element(Json& element, const std::string& place, const Override& wanted) {
+  if (wanted.value.is_null()) {
+    throw UsageError(fmt::format("{}: null cannot take {} out of its list", wanted.place, place));
+  }
+  if (!wanted.value.is_object()) {
+    throw UsageError(fmt::format("{}: {} would be {}, and must be an object", wanted.place, place, brief(wanted.value)));
+  }
+  element = wanted.value;
+}
+
 // `rest` is what is left of the place below `value`, whose own place is `done`.
 void set_below(Json& value, const std::string& done, std::string_view rest, const Override& wanted) {
   if (rest.starts_with('[')) {
@@ -43,7 +53,12 @@ void set_below(Json& value, const std::string& done, std::string_view rest, cons
     for (std::size_t i = 0; value.is_array() && i < value.size(); ++i) {
       const bool named = value[i].is_object() && value[i].contains("name") && value[i]["name"] == which;
       if (which.empty() || named || which == std::to_string(i)) {
-        set_below(value[i], fmt::format("{}[{}]", done, i), after, wanted);
+        const std::string at = fmt::format("{}[{}]", done, i);
+        if (after.empty()) {
+          replace_element(value[i], at, wanted);
+        } else {
+          set_below(value[i], at, after, wanted);
+        }
         found = true;
       }
     }
@@ -466,12 +481,15 @@ Override parse_override(const std::string& text) {
   if (equals == std::string::npos || equals == 0) {
     throw UsageError(fmt::format("--set {}: give it as path=value", text));
   }
-  const std::string value = text.substr(equals + 1);
-  Json json = Json::parse(value, nullptr, false);
-  if (json.is_discarded()) {
-    json = value;
+  try {
+    static_cast<void>(Json(text).dump());
+  } catch (const Json::exception&) {
+    throw UsageError(fmt::format("--set {}: is not UTF-8", brief(Json(text))));
   }
-  return {text.substr(0, equals), std::move(json)};
+  std::string place = text.substr(0, equals);
+  const std::string value = text.substr(equals + 1);
+  Json json = Json::accept(value) ? parse_strict_json(value, "--set " + place) : Json(value);
+  return {std::move(place), std::move(json)};
 }
 
 Scenario read_scenario(const std::string& file, const std::vector<Override>& overrides) {

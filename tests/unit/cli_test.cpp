@@ -137,6 +137,26 @@ TEST(CommandLine, PathsThatNoFileCanHaveAreOneLineThatNamesTheKey) {
   EXPECT_FALSE(std::filesystem::exists(out));
 }
 
+TEST(CommandLine, SetIsReadAsStrictlyAsAScenario) {
+  const std::string file = scenario_file();
+  const auto refused = [&](const std::string& set, const std::string& words) {
+    expect_complaint(lamina_command({"check", file, "--set", set}), 2, words);
+  };
+  refused("data.text_file=a\xff.txt", "is not UTF-8");
+  refused("\xff=1", "is not UTF-8");
+  refused(R"(batch={"global": 8, "global": 4, "micro": 1})", "global is given twice");
+  refused("runs[0]=null", "null cannot take runs[0] out of its list");
+  refused("runs[layered]=5", "runs[1] would be 5, and must be an object");
+  EXPECT_EQ(lamina_command({"check", file, "--set",
+                            R"(runs[layered]={"name": "other", "method": "layered_accumulation"})"}).code,
+            0);
+  // Elsewhere such bytes are the system's business.
+  const std::string out = file + ".\xff";
+  EXPECT_EQ(lamina_command({"run", file, "--out", out}).code, 0);
+  EXPECT_THAT(Json::parse(fakes::read_file(out + "/result.json"))["argv"].back().get<std::string>(),
+              HasSubstr("\xef\xbf\xbd"));
+}
+
 TEST(CommandLine, RunEndsWithTheRunnersCode) {
   const std::string file = scenario_file();
   const std::string out = file + ".out";
