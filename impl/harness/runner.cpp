@@ -75,6 +75,31 @@ std::vector<Output> outputs_of(const Experiment& experiment, const RunOptions& o
   return outputs;
 }
 
+// The file behind a path, however the path is spelt.
+std::string file_behind(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path canonical = std::filesystem::weakly_canonical(path, error);
+  return error ? path : canonical.string();
+}
+
+// No output may take the place of another one, nor of what the runs read.
+void check_different(const Experiment& experiment, const std::vector<Output>& outputs) {
+  std::map<std::string, std::string> taken{{file_behind(experiment.scenario.file), "the scenario"}};
+  for (const Setting& setting : experiment.scenario.settings) {
+    for (const auto& [path, what] : {std::pair{setting.data.path, "data"}, {setting.initial_weights, "initial_weights"}}) {
+      if (!path.empty()) {
+        taken.emplace(file_behind(path), what);
+      }
+    }
+  }
+  for (const Output& output : outputs) {
+    const auto& [place, is_new] = taken.emplace(file_behind(output.path), fmt::format("{} {}", output.key, output.path));
+    if (!is_new) {
+      refuse(output, fmt::format("would overwrite {}", place->second));
+    }
+  }
+}
+
 void warn_about(const Experiment& experiment, Reporter& reporter) {
   for (const PreparedRun& run : experiment.runs) {
     if (run.share.oversubscribed) {
@@ -340,6 +365,7 @@ class Runner {
 // Nothing is overwritten by surprise, and nothing fails for want of a folder after hours of training.
 void make_room(const Experiment& experiment, const RunOptions& options) {
   const std::vector<Output> outputs = outputs_of(experiment, options);
+  check_different(experiment, outputs);
   for (const Output& output : outputs) {
     check_can_be_named(output, options.force);
   }

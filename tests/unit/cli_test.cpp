@@ -157,6 +157,28 @@ TEST(CommandLine, SetIsReadAsStrictlyAsAScenario) {
               HasSubstr("\xef\xbf\xbd"));
 }
 
+TEST(CommandLine, OutputsThatTakeTheNameOfAnotherFileAreRefused) {
+  Json document = fakes::small_scenario();
+  document["runs"].erase(1);
+  const std::string file = scenario_file(document);
+  const std::string folder = std::filesystem::path(file).parent_path();
+  const std::string out = folder + "/out";
+  fakes::write_file(folder + "/start", "weights");
+  fakes::write_file(folder + "/text", "data");
+  std::filesystem::create_directory_symlink("out", folder + "/link");
+  const auto dump_to = [&](const std::string& path) {
+    return lamina_command({"run", file, "--out", out, "--force", "--trace", "--set", "initial_weights=start", "--set",
+                           "data.text_file=text", "--set",
+                           fmt::format(R"(dump={{"step": 0, "weights": "{}"}})", path)});
+  };
+  expect_complaint(dump_to("out/result.json"), 2, "would overwrite --out");
+  expect_complaint(dump_to("./out/../link/trace.json"), 2, "would overwrite --out");
+  expect_complaint(dump_to("start"), 2, "would overwrite initial_weights");
+  expect_complaint(dump_to("text"), 2, "would overwrite data");
+  expect_complaint(dump_to("scenario.json"), 2, "would overwrite the scenario");
+  EXPECT_EQ(dump_to("out/weights").code, 0);
+}
+
 TEST(CommandLine, RunEndsWithTheRunnersCode) {
   const std::string file = scenario_file();
   const std::string out = file + ".out";
