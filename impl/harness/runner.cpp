@@ -241,7 +241,11 @@ class Runner {
     result_["expectations"] = evaluate_expectations(experiment_.scenario, result_["runs"]);
     result_["ended"] = utc_now();
     file_.save(result_);
-    return judge();
+    const ExitCode code = judge();
+    if (reporter_.table_lost()) {
+      throw Error(fmt::format("the table cannot be written; the result is in {}", file_.path()));
+    }
+    return code;
   }
 
  private:

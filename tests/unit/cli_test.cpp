@@ -204,6 +204,20 @@ TEST(CommandLine, RunEndsWithTheRunnersCode) {
   EXPECT_EQ(lamina_command({"run", scenario_file(document), "--out", out, "--force"}).code, 1);
 }
 
+TEST(CommandLine, ATableThatCannotBeWrittenIsAFailureAfterTheResultWasSaved) {
+  const std::string file = scenario_file();
+  const std::string out = file + ".out";
+  std::FILE* full = std::fopen("/dev/full", "w");
+  ASSERT_NE(full, nullptr);
+  std::FILE* errors = std::tmpfile();
+  EXPECT_EQ(run_command_line({"run", file, "--out", out}, fakes::backend(), full, errors), 3);
+  std::fclose(full);
+  EXPECT_THAT(drain(errors), HasSubstr("lamina: the table cannot be written; the result is in " + out));
+  const Json result = Json::parse(fakes::read_file(out + "/result.json"));
+  EXPECT_EQ(result["runs"][1]["status"], "ok");
+  EXPECT_FALSE(result["ended"].is_null());
+}
+
 TEST(CommandLine, ProgressGoesToTheOtherStreamWithoutControlCharacters) {
   const std::string file = scenario_file();
   const Ended ended = lamina_command({"run", file, "--out", file + ".out"});
