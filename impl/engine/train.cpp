@@ -9,6 +9,7 @@
 
 #include "impl/base/error.h"
 #include "impl/comm/gather.h"
+#include "impl/engine/deadline.h"
 #include "impl/engine/rank_runner.h"
 #include "impl/engine/rank_threads.h"
 
@@ -24,27 +25,6 @@ std::int64_t resident_set_bytes() {
   std::int64_t size_pages = 0, resident_pages = 0;
   statm >> size_pages >> resident_pages;
   return statm ? resident_pages * sysconf(_SC_PAGESIZE) : 0;
-}
-
-// No wait inside a step may last longer than this: 20 times what the step should take at a pace that any machine
-// keeps, and at least 10 s.
-std::chrono::duration<double> deadline_of(const TrainRequest& request) {
-  constexpr double kSlowestFlops = 5e8;
-  const Plan& plan = request.schedule.plan;
-  const auto parameters = static_cast<double>(model_parameters(plan.model));
-  const auto tokens = static_cast<double>(plan.micro_batches * plan.micro_batch_size * plan.model.sequence);
-  const double compute_s = 8.0 * parameters * tokens / kSlowestFlops;
-  double wire_s = 0;
-  if (request.link.bandwidth_bits_per_s > 0) {
-    const double visits = static_cast<double>(3 * plan.micro_batches);
-    const auto bits = 8.0 * static_cast<double>(bytes_of(request.precision.wide()));
-    wire_s = visits * parameters * bits / request.link.bandwidth_bits_per_s;
-  }
-  double asleep_s = 0;
-  for (const Disturbance& disturbance : request.disturbances) {
-    asleep_s += disturbance.sleep_s;
-  }
-  return std::chrono::duration<double>(std::max(10.0, 20.0 * (compute_s + wire_s + asleep_s)));
 }
 
 // Puts the steps of ranks that are threads together, and reports each when its last rank has finished it.
@@ -141,7 +121,7 @@ using StepFinished = std::function<void(std::int64_t step, const RankStep&)>;
 // others waiting for longer than the deadline.
 RankOutcome run_rank(const SharedInputs& inputs, Transport& transport, const StepFinished& finished) {
   const auto runner = allocate_rank(inputs, transport);
-  transport.set_deadline(deadline_of(*inputs.get().request));
+  transport.set_deadline(longest_wait(*inputs.get().request));
   RankOutcome outcome;
   const std::vector<PortBytes> before = network_counters();
   runner->run([&](std::int64_t step, const RankStep& from) {

@@ -12,6 +12,7 @@
 #include <numeric>
 #include <thread>
 
+#include "impl/engine/deadline.h"
 #include "impl/engine/rank_threads.h"
 #include "impl/engine/train.h"
 #include "impl/schedule/verify.h"
@@ -349,6 +350,21 @@ TEST(EngineTest, PlannedMemoryIsWhatRanksHold) {
       }
     }
   }
+}
+
+// A link of 10 s latency is slow, not broken: a wait may last as long as all messages of a step one after the other.
+TEST(EngineTest, TheDeadlineAllowsForTheLatencyOfEveryMessage) {
+  ModelShape shape = kOdd;
+  shape.layers = 2;
+  TrainRequest request = request_of({.method = "modular_pipeline", .layers = 2, .micro_batches = 3, .pipeline = 2}, shape);
+  EXPECT_EQ(longest_wait(request).count(), 10);
+  request.link.latency_s = 10;
+  // Three micro-batches over one boundary, there and back, are six messages.
+  EXPECT_GE(longest_wait(request).count(), 6 * 10);
+  request = request_of({.method = "data_parallel", .layers = 2, .micro_batches = 1, .data = 4}, shape);
+  request.link.latency_s = 10;
+  // Four units, all-reduced on a ring of four: six messages each.
+  EXPECT_GE(longest_wait(request).count(), 4 * 6 * 10);
 }
 
 TEST(EngineTest, AFailingRankEndsAllWithItsCauseWithinSeconds) {
