@@ -438,6 +438,22 @@ TEST(EngineTest, ARankThatCannotBeStartedEndsAll) {
 }
 #endif
 
+TEST(EngineTest, ASleepingRankDoesNotHoldUpAnothersFailure) {
+  ModelShape shape = kOdd;
+  shape.layers = 2;
+  TrainRequest request = request_of({.method = "data_parallel", .layers = 2, .micro_batches = 1, .data = 2}, shape);
+  request.disturbances = {{.kind = Disturbance::Kind::sleep, .rank = 0, .sleep_s = 60},
+                          {.kind = Disturbance::Kind::fail, .rank = 1, .step = 0}};
+  const auto start = std::chrono::steady_clock::now();
+  try {
+    train(request, nullptr);
+    FAIL() << "nothing thrown";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("rank 1, step 0"));
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+}
+
 TEST(EngineTest, ClippingScalesTheWholeGradient) {
   ModelShape shape = kOdd;
   shape.layers = 2;
