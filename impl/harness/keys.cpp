@@ -14,6 +14,7 @@ namespace {
 constexpr double kManySizes = 1e9;
 constexpr double kManySequences = 1e12;
 constexpr double kManyRanks = 1e6;
+constexpr double kManySteps = 1e6;  // a result holds some numbers of every step
 constexpr double kLargestSeed = 9007199254740992.0;  // 2^53: every JSON reader keeps it exactly
 constexpr std::string_view kRunName = "^[A-Za-z0-9][A-Za-z0-9 ._+-]{0,99}$";
 
@@ -290,14 +291,14 @@ std::vector<Key> make_keys() {
        .unit = "steps",
        .default_json = "1",
        .minimum = 0,
-       .maximum = kManySizes},
+       .maximum = kManySteps},
       {.path = "steps.measured",
        .type = integer,
        .documentation = "Steps measured",
        .unit = "steps",
        .required = true,
        .minimum = 1,
-       .maximum = kManySizes},
+       .maximum = kManySteps},
 
       {.path = "seed",
        .type = integer,
@@ -361,7 +362,7 @@ std::vector<Key> make_keys() {
        .unit = "step",
        .required = true,
        .minimum = 0,
-       .maximum = kManySizes},
+       .maximum = kManySteps},
       {.path = "dump.gradients",
        .type = text,
        .documentation = "A safetensors file; `{run}` in it becomes the run's name",
@@ -393,7 +394,7 @@ std::vector<Key> make_keys() {
        .documentation = "Counted from 0, warm-up included; missing: every step",
        .unit = "step",
        .minimum = 0,
-       .maximum = kManySizes},
+       .maximum = kManySteps},
       {.path = "disturbances[].sleep_s",
        .type = number,
        .documentation = "How long",

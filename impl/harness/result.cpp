@@ -385,7 +385,8 @@ void record_link(Json& result, const ResolvedLink& link) {
 }
 
 void ResultFile::save(const Json& result) {
-  write_whole_file(path_, result.dump(2) + "\n", existing_);
+  // A command line or a path may hold bytes that are not UTF-8.
+  write_whole_file(path_, result.dump(2, ' ', false, Json::error_handler_t::replace) + "\n", existing_);
   existing_ = Existing::replace;  // it is ours from now on
 }
 
