@@ -40,36 +40,35 @@ struct Options {
   bool products = true;
 };
 
-// A micro-batch's products on memory of their own for every layer, as in a step: all of a micro-batch, forward through
-// the layers and back.
+// The products of a step, each layer's on the same memory: nearer to the processor than the step's own, if anything.
 class StepProducts {
  public:
-  explicit StepProducts(const Options& o) : micro_batches_(o.global_batch / o.micro_batch / o.ranks) {
-    for (std::int64_t layer = 0; layer < o.model.layers; ++layer) {
-      forward_.emplace_back(bench::layer_forward_products(o.model, o.micro_batch));
-      backward_.emplace_back(bench::layer_backward_products(o.model, o.micro_batch, true));
-      flops_ += bench::flops_of(forward_.back().products()) + bench::flops_of(backward_.back().products());
-    }
-    head_.emplace_back(bench::head_products(o.model, o.micro_batch, true));
-    flops_ += bench::flops_of(head_[0].products());
-  }
+  explicit StepProducts(const Options& o)
+      : micro_batches_(o.global_batch / o.micro_batch / o.ranks),
+        layers_(o.model.layers),
+        forward_(bench::layer_forward_products(o.model, o.micro_batch)),
+        head_(bench::head_products(o.model, o.micro_batch, true)),
+        backward_(bench::layer_backward_products(o.model, o.micro_batch, true)) {}
   void run() {
     for (std::int64_t i = 0; i < micro_batches_; ++i) {
-      for (bench::PlainProducts& products : forward_) {
-        products.run();
+      for (std::int64_t layer = 0; layer < layers_; ++layer) {
+        forward_.run();
       }
-      head_[0].run();
-      for (auto products = backward_.rbegin(); products != backward_.rend(); ++products) {
-        products->run();
+      head_.run();
+      for (std::int64_t layer = 0; layer < layers_; ++layer) {
+        backward_.run();
       }
     }
   }
-  double flops() const { return static_cast<double>(micro_batches_) * flops_; }
+  double flops() const {
+    const double layer = bench::flops_of(forward_.products()) + bench::flops_of(backward_.products());
+    return static_cast<double>(micro_batches_) *
+           (static_cast<double>(layers_) * layer + bench::flops_of(head_.products()));
+  }
 
  private:
-  std::int64_t micro_batches_;
-  double flops_ = 0;  // of a micro-batch
-  std::vector<bench::PlainProducts> forward_, head_, backward_;
+  std::int64_t micro_batches_, layers_;
+  bench::PlainProducts forward_, head_, backward_;
 };
 
 TrainRequest request_of(const Options& o) {

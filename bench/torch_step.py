@@ -86,7 +86,7 @@ class GPT(nn.Module):
         for block in self.h:
             x = block(x)
         logits = self.lm_head(self.ln_f(x))
-        return functional.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1), reduction="sum")
+        return functional.cross_entropy(logits.view(-1, logits.shape[-1]), targets.reshape(-1), reduction="sum")
 
 
 def processor_s():
