@@ -41,8 +41,7 @@ std::vector<Product> layer_forward_products(const ModelShape& shape, std::int64_
                                 forward("expand", rows, 4 * d, d), forward("contract", rows, d, 4 * d)};
   for_query_blocks(shape, [&](std::int64_t queries, std::int64_t keys) {
     const std::int64_t count = batch * shape.heads;
-    products.push_back(
-        {"scores", Transpose::no, Transpose::yes, queries, keys, size, 3 * d, 3 * d, s, false, count});
+    products.push_back({"scores", Transpose::no, Transpose::yes, queries, keys, size, 3 * d, 3 * d, s, false, count});
     products.push_back({"values", Transpose::no, Transpose::no, queries, size, keys, s, 3 * d, d, false, count});
   });
   return products;
@@ -63,14 +62,10 @@ std::vector<Product> layer_backward_products(const ModelShape& shape, std::int64
   for_query_blocks(shape, [&](std::int64_t queries, std::int64_t keys) {
     const std::int64_t count = batch * shape.heads;
     const bool add = keys != s;
-    products.push_back(
-        {"values dv", Transpose::yes, Transpose::no, keys, size, queries, s, d, 3 * d, add, count});
-    products.push_back(
-        {"values dp", Transpose::no, Transpose::yes, queries, keys, size, d, 3 * d, s, false, count});
-    products.push_back(
-        {"scores dq", Transpose::no, Transpose::no, queries, size, keys, s, 3 * d, 3 * d, false, count});
-    products.push_back(
-        {"scores dk", Transpose::yes, Transpose::no, keys, size, queries, s, 3 * d, 3 * d, add, count});
+    products.push_back({"values dv", Transpose::yes, Transpose::no, keys, size, queries, s, d, 3 * d, add, count});
+    products.push_back({"values dp", Transpose::no, Transpose::yes, queries, keys, size, d, 3 * d, s, false, count});
+    products.push_back({"scores dq", Transpose::no, Transpose::no, queries, size, keys, s, 3 * d, 3 * d, false, count});
+    products.push_back({"scores dk", Transpose::yes, Transpose::no, keys, size, queries, s, 3 * d, 3 * d, add, count});
   });
   return products;
 }

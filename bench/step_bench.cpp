@@ -1,10 +1,12 @@
 // One rank's training step, and the step's own matrix products by plain cblas, taken in turn. The same model and batch
 // as torch_step.py. Prints one JSON object.
+#include <sys/resource.h>
+#include <cblas.h>
+
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <iostream>
 #include <nlohmann/json.hpp>
-#include <sys/resource.h>
 
 #include "baselines/baselines.h"
 #include "bench/products.h"
@@ -20,13 +22,17 @@ struct Times {
   std::vector<double> wall_s, processor_s;
 };
 
-double wall_now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double wall_now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 // Of all threads of the process.
 double processor_now_s() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec); };
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
@@ -74,9 +80,11 @@ class StepProducts {
 TrainRequest request_of(const Options& o) {
   PlanRequest wish{.method = std::string(data_parallel.name)};
   wish.parallel.data = o.ranks;
-  const Plan plan = resolve_plan(data_parallel, o.model, {.global = o.global_batch, .micro = o.micro_batch}, wish, true);
+  const Plan plan =
+      resolve_plan(data_parallel, o.model, {.global = o.global_batch, .micro = o.micro_batch}, wish, true);
   TrainRequest request{.schedule = build_schedule(data_parallel, plan)};
-  request.optimizer = {.kind = OptimizerConfig::Kind::adamw, .learning_rate = 1e-3, .weight_decay = 0.1, .clip_norm = 1.0};
+  request.optimizer = {
+      .kind = OptimizerConfig::Kind::adamw, .learning_rate = 1e-3, .weight_decay = 0.1, .clip_norm = 1.0};
   request.data.kind = DataConfig::Kind::synthetic;
   request.warmup_steps = 1;
   request.measured_steps = o.steps;
@@ -113,7 +121,9 @@ int main(int argc, char** argv) {
     }
     if (o.products) {
       const double start_s = wall_now_s();
+      openblas_set_num_threads(o.threads);
       products.run();
+      openblas_set_num_threads(1);
       if (number > 0) {
         plain.wall_s.push_back(wall_now_s() - start_s);
         plain.processor_s.push_back(processor_now_s() - processor_after_s);
