@@ -26,7 +26,6 @@ find_path(CBLAS_INCLUDE_DIR cblas.h PATH_SUFFIXES openblas-pthread openblas REQU
 find_package(nlohmann_json 3.10 REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(fmt REQUIRED)
-find_package(OpenMP REQUIRED COMPONENTS CXX)
 
 # lamina_feature(NAME FOUND VERSION): turns auto into yes or no, and "on and missing" into an error.
 function(lamina_feature name found version)
