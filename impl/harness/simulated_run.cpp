@@ -108,8 +108,8 @@ class Costs {
     return plan_.zero_stage == 0 ? all : all / plan_.parallel.data;
   }
 
-  const Cluster& cluster_;
-  const Plan& plan_;
+  Cluster cluster_;  // its own: costs are handed on
+  Plan plan_;
   double width_;
   analysis::LayerTimes layer_;
   double activations_ = 0;
