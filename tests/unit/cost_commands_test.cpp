@@ -80,23 +80,27 @@ TEST(Plan, ShowsTheFastestOfEachFamilyAndCountsRefusals) {
 
 TEST(Plan, ObeysItsLimits) {
   const std::string file = search_file();
-  const std::string out = fakes::folder() + "/out";
-  EXPECT_EQ(lamina_command({"plan", search_file(), "--set", "search.max_gpus=8", "--set", "search.memory_bytes=3e10",
-                            "--out", out})
-                .code,
-            0);
+  const std::string out = std::filesystem::path(file).parent_path() / "out";
+  const Ended ended =
+      lamina_command({"plan", file, "--set", "search.max_gpus=8", "--set", "search.memory_bytes=3e10", "--out", out});
+  EXPECT_EQ(ended.code, 0) << ended.errors;
   const Json document = Json::parse(fakes::read_file(out + "/plan.json"));
   int seen = 0;
   for (const Json& track : document["tracks"]) {
     for (const Json& plan : track["best"]) {
       ++seen;
-      EXPECT_LE(plan["plan"]["gpus"].get<int>(), 8);
-      EXPECT_LE(plan["memory_bytes"]["total"].get<double>(), 3e10);
+      EXPECT_LE(plan["gpus"].get<int>(), 8);
+      double bytes = 0;
+      for (const char* kind : {"parameters", "gradients", "optimizer", "buffers", "checkpoints", "working_set"}) {
+        bytes += plan["memory"][std::string(kind) + "_bytes"].get<double>();
+      }
+      EXPECT_GT(bytes, 0);
+      EXPECT_LE(bytes, 3e10);
     }
   }
   EXPECT_GT(seen, 0);
   EXPECT_GT(document["counts"]["evaluated"].get<double>(), 0);
-  expect_complaint({"plan", search_file(), "--out", out}, "plan.json exists; --force replaces it");
+  expect_complaint({"plan", file, "--out", out}, "plan.json exists; --force replaces it");
 }
 
 TEST(Plan, IsPrintedForOtherSystems) {
@@ -128,7 +132,7 @@ TEST(Plan, BadInputIsOneLineAndTwo) {
   document["cluster"] = "c.json";
   const std::string file = search_file(document);
   fakes::write_file(std::filesystem::path(file).parent_path() / "c.json", cluster.dump());
-  expect_complaint({"plan", file}, "links.network.bandwidth_bits_per_s.value is 0; it must be a number above 0");
+  expect_complaint({"plan", file}, "links.network.bandwidth_bits_per_s.value: is 0; it must be a number above 0");
 }
 
 // ---- paper -------------------------------------------------------------------------------------------------------
@@ -194,8 +198,11 @@ TEST(Link, OfOneRankIsNull) {
   EXPECT_FALSE(measured.estimate);
   EXPECT_TRUE(measured.samples.empty());
   EXPECT_TRUE(link_json(measured)["bandwidth_bits_per_s"].is_null());
-  const Ended ended = lamina_command({"link", "--ranks", "1"});
+  const std::string file = fakes::folder() + "/link.json";
+  const Ended ended = lamina_command({"link", "--ranks", "1", "--json", file});
   EXPECT_EQ(ended.code, 0);
+  EXPECT_TRUE(Json::parse(fakes::read_file(file))["latency_s"].is_null());
+  expect_complaint({"link", "--ranks", "1", "--json", file}, "link.json exists; --force replaces it");
   EXPECT_THAT(ended.output, HasSubstr("one rank: nothing is sent"));
 }
 
