@@ -76,7 +76,7 @@ MemoryPrediction predict_memory(const Plan& plan, std::int64_t width, std::int64
     memory.gathered += width * (ends + layer * std::min(plan.resident_layers, model.layers));
   }
   if (plan.zero_stage >= 2 && !whole_gradient) {
-    memory.gathered += width * (ends + layer * std::min<std::int64_t>(2, model.layers));
+    memory.gathered += width * (ends + layer * std::min<std::int64_t>(2, model.layers * plan.groups));
   }
   return memory;
 }
