@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <type_traits>
+
+#include "impl/kernels/convert.h"
 
 namespace lamina {
 namespace {
@@ -14,15 +17,16 @@ constexpr std::int64_t kMostChunkBytes = Communicator::kWorkspaceBytes / kWindow
 constexpr std::int64_t kLeastChunkBytes = 16 << 10;
 
 // A part is cut into kWindow chunks, or more where those were too large, or fewer where they were too small.
-std::int64_t chunk_elements(std::int64_t part_elements, std::int64_t element_bytes) {
+std::int64_t chunk_elements(std::int64_t part_elements, std::int64_t element_bytes, std::int64_t most_bytes) {
   const std::int64_t even = (part_elements + kWindow - 1) / kWindow;
-  return std::clamp(even, kLeastChunkBytes / element_bytes, kMostChunkBytes / element_bytes);
+  return std::clamp(even, kLeastChunkBytes / element_bytes, most_bytes / element_bytes);
 }
 
 // What one rank does in a ring collective: `steps` steps, in each of which it sends one part to the right and receives
 // another from the left, every part cut into the same chunks. Chunk messages are numbered through all steps; message k
-// sends what message k − chunks has received (and summed).
-template <class Real>
+// sends what message k − chunks has received (and summed). Where Wire is not Real, what is sent is converted into the
+// workspace first, and what is received from there.
+template <class Real, class Wire>
 class Ring {
  public:
   Ring(Communicator& group, std::span<Real> values, bool reduces, bool gathers, TrafficTag tag)
@@ -32,7 +36,7 @@ class Ring {
         reduce_steps_(reduces ? group.size() - 1 : 0),
         steps_(reduce_steps_ + (gathers ? group.size() - 1 : 0)),
         part_(static_cast<std::int64_t>(values.size()) / group.size()),
-        chunk_(chunk_elements(part_, sizeof(Real))),
+        chunk_(chunk_elements(part_, sizeof(Wire), kConverts ? kMostChunkBytes / 2 : kMostChunkBytes)),
         chunks_((part_ + chunk_ - 1) / chunk_),
         window_(std::min(kWindow, chunks_)) {
     LAMINA_CHECK(static_cast<std::int64_t>(values.size()) == part_ * group.size(),
@@ -59,6 +63,8 @@ class Ring {
   }
 
  private:
+  static constexpr bool kConverts = !std::is_same_v<Real, Wire>;
+
   // Before step 0 a rank's contribution to part p starts its way at rank p + 1, so that the sum ends at rank p; then
   // the finished part goes round once more. A rank receives what its left neighbour sends.
   std::int64_t part_sent_by(std::int64_t rank, std::int64_t step) const {
@@ -78,9 +84,35 @@ class Ring {
   }
   bool sums(std::int64_t k) const { return k / chunks_ < reduce_steps_; }
 
-  std::span<Real> scratch(std::int64_t k) const {
-    const std::span<std::byte> room = group_.workspace().subspan((k % window_) * kMostChunkBytes, kMostChunkBytes);
-    return {reinterpret_cast<Real*>(room.data()), received(k).size()};
+  // Room in the workspace for message k's chunk, received in the first half and converted for sending in the second.
+  std::span<Wire> scratch(std::int64_t k, std::int64_t half, std::size_t elements) const {
+    const std::int64_t begin = (k % window_) * kMostChunkBytes + half * kMostChunkBytes / 2;
+    return {reinterpret_cast<Wire*>(group_.workspace().data() + begin), elements};
+  }
+  std::span<Wire> arrives(std::int64_t k) const {
+    if constexpr (!kConverts) {
+      if (!sums(k)) {
+        return received(k);
+      }
+    }
+    return scratch(k, 0, received(k).size());
+  }
+  std::span<const Wire> departs(std::int64_t k) const {
+    const std::span<Real> values = sent(k);
+    if constexpr (kConverts) {
+      const std::span<Wire> converted = scratch(k, 1, values.size());
+      convert(values.data(), converted.data(), values.size());
+      if (k / chunks_ == reduce_steps_) {
+        convert(converted.data(), values.data(), values.size());  // a finished part: its owner keeps what others get
+      }
+      return converted;
+    } else {
+      return values;
+    }
+  }
+  template <class From, class To>
+  static void convert(const From* from, To* to, std::size_t elements) {
+    kernels::convert_all(from, to, static_cast<std::int64_t>(elements), 1);
   }
 
   void start(std::int64_t k) {
@@ -90,18 +122,22 @@ class Ring {
       send->wait();  // before the receive: with two ranks it may write where that send was reading
     }
     receives_[static_cast<std::size_t>(k % window_)] =
-        group_.receive((group_.rank() + n - 1) % n, std::as_writable_bytes(sums(k) ? scratch(k) : received(k)));
-    send = group_.send((group_.rank() + 1) % n, std::as_bytes(sent(k)), tag_);
+        group_.receive((group_.rank() + n - 1) % n, std::as_writable_bytes(arrives(k)));
+    send = group_.send((group_.rank() + 1) % n, std::as_bytes(departs(k)), tag_);
   }
 
   void finish_receive(std::int64_t k) {
     receives_[static_cast<std::size_t>(k % window_)]->wait();
-    if (sums(k)) {
-      const std::span<Real> sum = received(k);
-      const Real* __restrict addend = scratch(k).data();
-      for (std::size_t i = 0; i < sum.size(); ++i) {
-        sum[i] = addend[i] + sum[i];
+    const std::span<Real> to = received(k);
+    const auto elements = static_cast<std::int64_t>(to.size());
+    if constexpr (std::is_floating_point_v<Real>) {  // 16-bit numbers are gathered, never summed as they are
+      if (sums(k)) {
+        const kernels::AddTo<Real, Wire> add{.elements = elements, .addend = arrives(k).data(), .sum = to.data()};
+        return kernels::launch_rows(add, kernels::chunks_of(elements), 1);
       }
+    }
+    if constexpr (kConverts) {
+      convert(arrives(k).data(), to.data(), to.size());
     }
   }
 
@@ -145,19 +181,19 @@ void all_sum_block(Communicator& group, std::span<double> values, TrafficTag tag
 
 }  // namespace
 
-template <class Real>
+template <class Real, class Wire>
 void all_reduce(Communicator& group, std::span<Real> values, TrafficTag tag) {
-  Ring<Real>(group, values, true, true, tag).run();
+  Ring<Real, Wire>(group, values, true, true, tag).run();
 }
 
-template <class Real>
+template <class Real, class Wire>
 void reduce_scatter(Communicator& group, std::span<Real> values, TrafficTag tag) {
-  Ring<Real>(group, values, true, false, tag).run();
+  Ring<Real, Wire>(group, values, true, false, tag).run();
 }
 
 template <class Real>
 void all_gather(Communicator& group, std::span<Real> values, TrafficTag tag) {
-  Ring<Real>(group, values, false, true, tag).run();
+  Ring<Real, Real>(group, values, false, true, tag).run();
 }
 
 void all_sum(Communicator& group, std::span<double> values, TrafficTag tag) {
@@ -169,11 +205,18 @@ void all_sum(Communicator& group, std::span<double> values, TrafficTag tag) {
   }
 }
 
-template void all_reduce<float>(Communicator&, std::span<float>, TrafficTag);
-template void all_reduce<double>(Communicator&, std::span<double>, TrafficTag);
-template void reduce_scatter<float>(Communicator&, std::span<float>, TrafficTag);
-template void reduce_scatter<double>(Communicator&, std::span<double>, TrafficTag);
-template void all_gather<float>(Communicator&, std::span<float>, TrafficTag);
+#define LAMINA_REDUCTIONS(Real, Wire)                                               \
+  template void all_reduce<Real, Wire>(Communicator&, std::span<Real>, TrafficTag); \
+  template void reduce_scatter<Real, Wire>(Communicator&, std::span<Real>, TrafficTag);
+LAMINA_REDUCTIONS(double, double)
+LAMINA_REDUCTIONS(float, float)
+LAMINA_REDUCTIONS(float, Bf16)
+LAMINA_REDUCTIONS(float, Fp16)
+#undef LAMINA_REDUCTIONS
+
 template void all_gather<double>(Communicator&, std::span<double>, TrafficTag);
+template void all_gather<float>(Communicator&, std::span<float>, TrafficTag);
+template void all_gather<Bf16>(Communicator&, std::span<Bf16>, TrafficTag);
+template void all_gather<Fp16>(Communicator&, std::span<Fp16>, TrafficTag);
 
 }  // namespace lamina

@@ -5,25 +5,27 @@
 #include <cstdint>
 #include <span>
 
+#include "impl/base/real.h"
 #include "impl/comm/communicator.h"
 
 namespace lamina {
 
 // Real is float or double; sums are made in Real, in ring order, so that the same call gives the same bits on every
 // rank and every time. `values` of the whole-buffer calls has a multiple of size() elements (the caller pads); rank r
-// owns part r, elements [r·n/size, (r+1)·n/size).
+// owns part r, elements [r·n/size, (r+1)·n/size). Wire is what travels: Real itself, or Bf16 or Fp16 for float, to
+// which a partial sum is then rounded before each of its hops.
 
-// Every rank ends with the sum. Sends 2(size−1)/size · bytes.
-template <class Real>
+// Every rank ends with the sum. Sends 2(size−1)/size · bytes on the wire.
+template <class Real, class Wire = Real>
 void all_reduce(Communicator& group, std::span<Real> values, TrafficTag tag);
 
 // Rank r's part of `values` ends as the sum of everybody's part r; the other parts are overwritten (undefined).
-// Sends (size−1)/size · bytes.
-template <class Real>
+// Sends (size−1)/size · bytes on the wire.
+template <class Real, class Wire = Real>
 void reduce_scatter(Communicator& group, std::span<Real> values, TrafficTag tag);
 
 // On entry rank r's part of `values` is its contribution; on return all parts are everybody's. Sends
-// (size−1)/size · bytes.
+// (size−1)/size · bytes. Real may be Bf16 or Fp16 too.
 template <class Real>
 void all_gather(Communicator& group, std::span<Real> values, TrafficTag tag);
 

@@ -17,8 +17,8 @@ class ModelArithmetic : public Arithmetic {
       : plan_(schedule.plan) {
     for (std::int64_t pipeline = 0; pipeline < plan_.parallel.pipeline; ++pipeline) {
       for (std::int64_t data = 0; data < plan_.parallel.data; ++data) {
-        auto& state = ranks_.emplace_back(
-            std::make_unique<RankState<double>>(schedule, pipeline, data, optimizer, seed, tensors, 1));
+        auto& state = ranks_.emplace_back(std::make_unique<RankState<double>>(
+            schedule, pipeline, data, optimizer, precision_of(RealType::fp64), seed, tensors, 1));
         state->load(source, 0);
       }
     }
@@ -32,10 +32,14 @@ class ModelArithmetic : public Arithmetic {
     std::vector<double>& taken = taken_[{place, op.id}];
     switch (op.kind) {
       case OpKind::send:
-      case OpKind::gather:
+      case OpKind::gather: {
+        const std::span<double> values = rank(place).stored(op.reads[0]);
+        taken.assign(values.begin(), values.end());
+        return;
+      }
       case OpKind::reduce:
       case OpKind::all_reduce: {
-        const std::span<double> values = rank(place).values(op.reads[0]);
+        const std::span<double> values = rank(place).gradient(op.reads[0]);
         taken.assign(values.begin(), values.end());
         return;
       }
@@ -57,7 +61,7 @@ class ModelArithmetic : public Arithmetic {
 
   void deliver(std::int32_t source, const Op& send, std::int32_t destination, const Op& receive) override {
     const std::vector<double>& sent = taken_.at({source, send.id});
-    std::copy(sent.begin(), sent.end(), rank(destination).values(receive.writes[0]).begin());
+    std::copy(sent.begin(), sent.end(), rank(destination).stored(receive.writes[0]).begin());
   }
 
   void collect(std::int32_t place, const Op& op, std::span<const Progress::Member> members) override {
@@ -68,7 +72,7 @@ class ModelArithmetic : public Arithmetic {
         return reduce(place, op, members);
       case OpKind::all_reduce: {
         const std::vector<double> total = sum(members);
-        std::copy(total.begin(), total.end(), rank(place).values(op.writes[0]).begin());
+        std::copy(total.begin(), total.end(), rank(place).gradient(op.writes[0]).begin());
         return;
       }
       case OpKind::count:
@@ -104,7 +108,7 @@ class ModelArithmetic : public Arithmetic {
   std::int64_t part_size(const Op& op) const { return op.elements / plan_.parallel.data; }
 
   void gather(std::int32_t place, const Op& op, std::span<const Progress::Member> members) {
-    const std::span<double> whole = rank(place).values(op.writes[0]);
+    const std::span<double> whole = rank(place).stored(op.writes[0]);
     for (const Progress::Member& member : members) {
       const std::vector<double>& from = taken(member);
       const std::int64_t begin = rank(member.first).data_rank() * part_size(op);
@@ -115,7 +119,7 @@ class ModelArithmetic : public Arithmetic {
 
   void reduce(std::int32_t place, const Op& op, std::span<const Progress::Member> members) {
     const std::vector<double> total = sum(members);
-    const std::span<double> to = rank(place).values(op.writes[0]);
+    const std::span<double> to = rank(place).gradient(op.writes[0]);
     const std::int64_t begin = rank(place).data_rank() * part_size(op);
     if (op.reads[0] == op.writes[0]) {
       std::fill(to.begin(), to.end(), std::nan(""));  // what the rank does not own may not be used

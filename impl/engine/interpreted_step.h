@@ -15,8 +15,8 @@
 namespace lamina {
 
 struct InterpretedStep {
-  double loss = 0;           // mean over the step's counted targets
-  double gradient_norm = 0;  // before clipping
+  double loss = 0;                                 // mean over the step's counted targets
+  double gradient_norm = 0;                        // before clipping
   std::map<Unit, std::vector<double>> gradients;   // reduced, whole, without padding
   std::map<Unit, std::vector<double>> parameters;  // after the update
 };

@@ -1,9 +1,15 @@
 #include "impl/engine/rank_runner.h"
 
+#include <signal.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <new>
 #include <set>
 #include <thread>
 
@@ -70,16 +76,19 @@ class Groups {
   std::map<Pair, std::unique_ptr<Communicator>> pairs_;
 };
 
-template <class Real>
+// Stored: double, float, Bf16 or Fp16.
+template <class Stored>
 class Runner : public RankRunner {
+  using Real = Wide<Stored>;
+
  public:
   Runner(const RunInputs& inputs, Transport& transport)
       : inputs_(inputs),
         request_(*inputs.request),
         transport_(transport),
         here_(coordinates_of(transport.rank(), request_.schedule.plan.parallel)),
-        state_(request_.schedule, here_.pipeline, here_.data, request_.optimizer, request_.seed, inputs.tensors,
-               request_.compute_threads_per_rank),
+        state_(request_.schedule, here_.pipeline, here_.data, request_.optimizer, request_.precision, request_.seed,
+               inputs.tensors, request_.compute_threads_per_rank),
         groups_(request_.schedule, transport),
         events_(state_.program().ops.size()),
         times_(state_.program().ops.size()) {
@@ -104,12 +113,14 @@ class Runner : public RankRunner {
   }
 
   void run(const std::function<void(std::int64_t, const RankStep&)>& finished) override {
+    sum_over(groups_.world(), 0);  // nobody's first step holds another's set-up, and the trace has one beginning
     run_start_ = Clock::now();
     for (step_ = 0; step_ < steps(); ++step_) {
       finished(step_, run_step());
       if (request_.dump && request_.dump->step == step_) {
         dump();
       }
+      state_.end_step();
     }
   }
 
@@ -171,6 +182,8 @@ class Runner : public RankRunner {
         step.gradient_norm = state_.scalar(op.writes[0]);
       }
     }
+    step.skipped = state_.step_skipped();
+    step.loss_scale = state_.loss_scale();
     step.exposed_s = std::max(0.0, step.time_s - busy_s);
     for (int kind = 0; kind < kTrafficKinds; ++kind) {
       for (int unit = 0; unit < 3; ++unit) {
@@ -232,7 +245,7 @@ class Runner : public RankRunner {
       return cause;
     } catch (const std::exception& error) {
       return std::make_exception_ptr(
-          Error(fmt::format("rank {}, step {}, {}: {}", transport_.rank(), step_, describe(op), error.what())));
+          Error(fmt::format("rank {}, step {}, {}: {}", transport_.rank(), step_, describe(op), cause_of(error))));
     }
   }
 
@@ -254,10 +267,42 @@ class Runner : public RankRunner {
       if (disturbance.rank != transport_.rank() || (disturbance.step >= 0 && disturbance.step != step_)) {
         continue;
       }
-      if (disturbance.kind == Disturbance::Kind::fail) {
-        throw Error("this rank was asked to fail");
+      happen(disturbance);
+    }
+  }
+
+  // Ends early when the job does: a rank that sleeps for an hour must not hold up another's failure.
+  void sleep_for(double seconds) const {
+    constexpr double kBetweenLooks = 0.02;
+    const Clock::time_point start = Clock::now();
+    for (double left = seconds; left > 0; left = seconds - seconds_since(start)) {
+      std::this_thread::sleep_for(std::chrono::duration<double>(std::min(left, kBetweenLooks)));
+      if (failed_ || transport_.aborted()) {
+        throw Aborted("another rank failed");
       }
-      std::this_thread::sleep_for(std::chrono::duration<double>(disturbance.sleep_s));
+    }
+  }
+
+  void happen(const Disturbance& disturbance) const {
+    using enum Disturbance::Kind;
+    switch (disturbance.kind) {
+      case sleep:
+        return sleep_for(disturbance.sleep_s);
+      case fail:
+        throw Error("this rank was asked to fail");
+      case out_of_memory: {
+        constexpr std::size_t kMoreThanThereIs = std::numeric_limits<std::ptrdiff_t>::max() / 2;
+        void* volatile memory = ::operator new(kMoreThanThereIs);  // throws
+        return ::operator delete(memory);
+      }
+      case exit:
+        std::_Exit(EXIT_SUCCESS);
+      case kill:
+        ::kill(::getpid(), SIGKILL);
+        return;
+      case stop:
+        ::kill(::getpid(), SIGSTOP);
+        return;
     }
   }
 
@@ -286,12 +331,12 @@ class Runner : public RankRunner {
     switch (op.kind) {
       case OpKind::send:
         groups_.from_to(here_.pipeline, op.peer)
-            .send(1, std::as_bytes(state_.values(op.reads[0])), {TrafficKind::pipeline_send, op.unit.kind})
+            .send(1, std::as_bytes(state_.stored(op.reads[0])), {TrafficKind::pipeline_send, op.unit.kind})
             ->wait();
         return;
       case OpKind::receive:
         groups_.from_to(op.peer, here_.pipeline)
-            .receive(0, std::as_writable_bytes(state_.values(op.writes[0])))
+            .receive(0, std::as_writable_bytes(state_.stored(op.writes[0])))
             ->wait();
         return;
       case OpKind::gather:
@@ -299,34 +344,49 @@ class Runner : public RankRunner {
       case OpKind::reduce:
         return reduce(op);
       case OpKind::all_reduce:
-        return all_reduce(groups_.data(), state_.values(op.writes[0]), {TrafficKind::data_reduce, op.unit.kind});
+        return sum_up(op);
       default:
         LAMINA_CHECK(false, "{} is not run by this engine", describe(op));
     }
   }
 
-  std::span<Real> own_part(std::span<Real> whole) const {
+  // Gradients travel in 16 bits where the run says so.
+  bool narrow_reduction() const {
+    return bytes_of(request_.precision.reduce) < static_cast<std::int64_t>(sizeof(Real));
+  }
+
+  void sum_up(const Op& op) {
+    const TrafficTag tag{TrafficKind::data_reduce, op.unit.kind};
+    const std::span<Real> gradient = state_.gradient(op.writes[0]);
+    return narrow_reduction() ? all_reduce<Real, Stored>(groups_.data(), gradient, tag)
+                              : all_reduce(groups_.data(), gradient, tag);
+  }
+
+  template <class T>
+  std::span<T> own_part(std::span<T> whole) const {
     const std::size_t part = whole.size() / static_cast<std::size_t>(state_.plan().parallel.data);
     return whole.subspan(part * static_cast<std::size_t>(here_.data), part);
   }
 
   void gather(const Op& op) {
-    const std::span<Real> whole = state_.values(op.writes[0]);
+    const std::span<Stored> whole = state_.stored(op.writes[0]);
     if (op.reads[0] != op.writes[0]) {
-      const std::span<Real> shard = state_.values(op.reads[0]);
+      const std::span<Stored> shard = state_.stored(op.reads[0]);
       std::copy(shard.begin(), shard.end(), own_part(whole).begin());
     }
     all_gather(groups_.data(), whole, {TrafficKind::data_gather, op.unit.kind});
   }
 
   void reduce(const Op& op) {
-    const std::span<Real> whole = state_.values(op.reads[0]);
-    reduce_scatter(groups_.data(), whole, {TrafficKind::data_reduce, op.unit.kind});
+    const TrafficTag tag{TrafficKind::data_reduce, op.unit.kind};
+    const std::span<Real> whole = state_.gradient(op.reads[0]);
+    narrow_reduction() ? reduce_scatter<Real, Stored>(groups_.data(), whole, tag)
+                       : reduce_scatter(groups_.data(), whole, tag);
     if (op.reads[0] == op.writes[0]) {
       return;
     }
     const std::span<Real> sum = own_part(whole);
-    const std::span<Real> shard = state_.values(op.writes[0]);
+    const std::span<Real> shard = state_.gradient(op.writes[0]);
     if (op.accumulate) {
       std::transform(shard.begin(), shard.end(), sum.begin(), shard.begin(), std::plus<>());
     } else {
@@ -374,12 +434,12 @@ class Runner : public RankRunner {
   std::vector<Real> collect_part(int owner, Unit unit, std::int64_t data, const PartOf& part_of) {
     const TrafficTag tag{TrafficKind::control, unit.kind};
     if (transport_.rank() == owner) {
-      const std::span<const Real> part = part_of(unit);
+      const std::vector<Real> part = part_of(unit);
       if (owner == 0) {
-        return {part.begin(), part.end()};
+        return part;
       }
       if (!part.empty()) {
-        groups_.world().send(0, std::as_bytes(part), tag)->wait();
+        groups_.world().send(0, std::as_bytes(std::span(part)), tag)->wait();
       }
     } else if (transport_.rank() == 0) {
       const std::int64_t elements = unit_parameters(state_.plan().model, unit);
@@ -407,7 +467,7 @@ class Runner : public RankRunner {
   const TrainRequest& request_;
   Transport& transport_;
   Coordinates here_;
-  RankState<Real> state_;
+  RankState<Stored> state_;
   Groups groups_;
   std::vector<Event> events_;   // [op]
   std::vector<OpTimes> times_;  // [op]
@@ -423,13 +483,27 @@ class Runner : public RankRunner {
 
 }  // namespace
 
+std::string cause_of(const std::exception& error) {
+  return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ? "out of memory" : error.what();
+}
+
+std::string cause_of(const std::exception& error, int rank) {
+  return dynamic_cast<const Error*>(&error) != nullptr ? error.what()
+                                                       : fmt::format("rank {}: {}", rank, cause_of(error));
+}
+
 std::unique_ptr<RankRunner> make_rank_runner(const RunInputs& inputs, Transport& transport) {
-  if (inputs.request->compute == RealType::fp64) {
-    return std::make_unique<Runner<double>>(inputs, transport);
+  switch (inputs.request->precision.compute) {
+    case RealType::fp64:
+      return std::make_unique<Runner<double>>(inputs, transport);
+    case RealType::fp32:
+      return std::make_unique<Runner<float>>(inputs, transport);
+    case RealType::bf16:
+      return std::make_unique<Runner<Bf16>>(inputs, transport);
+    case RealType::fp16:
+      return std::make_unique<Runner<Fp16>>(inputs, transport);
   }
-  LAMINA_CHECK(inputs.request->compute == RealType::fp32, "compute in {} is not run by this engine",
-               name_of(inputs.request->compute));
-  return std::make_unique<Runner<float>>(inputs, transport);
+  throw Error("not a real type");
 }
 
 }  // namespace lamina

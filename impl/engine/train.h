@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "impl/base/real.h"
+#include "impl/comm/communicator.h"
+#include "impl/comm/network_counters.h"
 #include "impl/comm/threads.h"
 #include "impl/engine/rank_state.h"
 #include "impl/model/data.h"
@@ -21,22 +23,24 @@ namespace lamina {
 // Whole tensors under their nanoGPT names, written after step `step` (counted from 0, warm-up included).
 struct DumpConfig {
   std::int64_t step = 0;
-  std::string gradients;  // empty: not written. Reduced over all ranks, before clipping.
-  std::string weights;    // empty: not written. After the step's update.
+  std::string gradients;  // empty: not written. Reduced over all ranks, before clipping, without the loss scale.
+  std::string weights;    // empty: not written. After the step's update; the masters where weights have 16 bits.
 };
 
 // A disturbance put in on purpose, to see what it does: to test the harness, and to show users what one slow or
-// failing rank looks like. It happens on the compute stream, before the step's first compute op.
+// failing rank looks like. It happens on the compute stream, before the step's first compute op, and the rank does it
+// to itself: it sleeps, throws, asks for memory that there is not, or its process exits (with code 0, as if all were
+// well), is killed or stopped. Where ranks are threads of one process, the last three take all of them.
 struct Disturbance {
-  enum class Kind : std::uint8_t { sleep, fail } kind = Kind::sleep;
+  enum class Kind : std::uint8_t { sleep, fail, out_of_memory, exit, kill, stop } kind = Kind::sleep;
   std::int64_t rank = 0;
   std::int64_t step = -1;  // -1: every step
   double sleep_s = 0;
 };
 
 struct TrainRequest {
-  Schedule schedule;                  // verified; its plan holds model, batch and parallel sizes
-  RealType compute = RealType::fp32;  // fp32 or fp64
+  Schedule schedule;  // verified; its plan holds model, batch and parallel sizes
+  Precision precision;
   OptimizerConfig optimizer;
   DataConfig data;
   std::int64_t seed = 1;
@@ -60,26 +64,38 @@ struct StepTraffic {
 struct StepRecord {
   std::vector<double> rank_time_s;     // wall time of the step on each rank
   std::vector<double> rank_exposed_s;  // of that, time in which the rank's compute stream ran nothing
+  bool has_loss = true;                // loss and count are known: always, but for the progress of some processes
   double loss = 0;                     // mean over the step's counted targets, before the update
   double gradient_norm = 0;            // before clipping
   std::int64_t counted_targets = 0;
+  bool skipped = false;   // nothing was updated: scaled gradients overflowed
+  double loss_scale = 1;  // of the step; 1 where the loss is not scaled
   std::vector<StepTraffic> rank_traffic;
 };
 
 struct TrainOutcome {
   std::vector<StepRecord> steps;  // warm-up first
   std::vector<RankMemory> rank_memory;
-  std::int64_t resident_set_growth_bytes = 0;  // of the process (all its ranks), from before allocation to the end
+  std::vector<std::int64_t> resident_set_growth_bytes;  // of each process, from before allocation to the end
   std::int64_t layers_built = 0;
   std::int64_t parameters_built = 0;
   Trace trace;
+  // Of each rank, where ranks are processes: what the network interfaces that it sees counted during all steps.
+  std::vector<std::vector<PortBytes>> rank_wire;
 };
 
 // Called after every step by the rank that finishes it last, one call at a time.
 using StepProgress = std::function<void(std::int64_t step, const StepRecord&)>;
 
 // Runs all ranks of the schedule as threads of this process. Throws Error with the first cause when a rank fails, and
-// UsageError when data or weights are not what the request says; every thread has ended by then.
+// UsageError when data or weights are not what the request says; every thread has ended by then. A run whose measured
+// steps were all skipped has failed.
 TrainOutcome train(const TrainRequest& request, const StepProgress& progress);
+
+// Runs this rank of the schedule, whose ranks are the transport's first ones; each of them calls it. The link of the
+// request is not used. Rank 0 returns the outcome of all, the others an empty one. `progress` is called on rank 0 with
+// what it alone knows of a step. Throws Error when this rank or another one fails (the transport was aborted then), or
+// on rank 0 when all measured steps were skipped (it was not).
+TrainOutcome train_on(const TrainRequest& request, Transport& transport, const StepProgress& progress);
 
 }  // namespace lamina

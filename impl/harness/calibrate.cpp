@@ -76,8 +76,8 @@ class Calibrator {
   Calibration run() {
     Calibration result;
     result.ranks = ranks_;
-    result.threads_per_rank = threads_per_rank(ranks_);
-    result.precision = name_of(setting_.precision);
+    result.threads_per_rank = compute_share(experiment_.placement, ranks_).threads_per_rank;
+    result.precision = name_of(setting_.precision.compute);
     result.link = resolve_link(experiment_, 0, backend_, reporter_).link;
 
     reporter_.note("compute alone");
@@ -109,7 +109,7 @@ class Calibrator {
     const Method& method = backend_.method_named(method_name);
     PreparedRun run;
     run.request.name = run.name = "calibration";
-    run.threads_per_rank = threads_per_rank(ranks_);
+    run.share = compute_share(experiment_.placement, ranks_);
     run.schedule = backend_.build_schedule(method, backend_.resolve_plan(method, setting_.model, setting_.batch,
                                                                          request, setting_.optimizer.clip_norm > 0));
     TrainRequest training = train_request(experiment_, run, link);
@@ -174,7 +174,7 @@ class Calibrator {
     return 2.0 * kSide * kSide * kSide / *std::max_element(medians.begin(), medians.end());
   }
   double peak_rate() const {
-    return setting_.precision == RealType::fp64 ? product_rate<double>() : product_rate<float>();
+    return setting_.precision.wide() == RealType::fp64 ? product_rate<double>() : product_rate<float>();
   }
 
   static double median_of(const Calibration& result, const char* unit, const char* kind) {
@@ -196,7 +196,7 @@ class Calibrator {
     // As in simulated_run.h: three passes over the parameters, two more for each moment.
     const double passes = 3 + 2 * moments_of(setting_.optimizer.kind);
     const double bytes = static_cast<double>(unit_parameters(setting_.model, layer_unit(0))) *
-                         static_cast<double>(bytes_of(setting_.precision));
+                         static_cast<double>(bytes_of(setting_.precision.wide()));
     result.memory_bytes_per_s = passes * bytes / median_of(result, "layer", "update");
     result.memory_bytes = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE)) /
                           static_cast<double>(ranks_);

@@ -50,7 +50,7 @@ std::string why_not(const Plan& plan, const EmulatedLink& link) {
 
 }  // namespace
 
-ClosedForm closed_form_of(const Schedule& schedule, RealType wire, const EmulatedLink& link,
+ClosedForm closed_form_of(const Schedule& schedule, const Precision& precision, const EmulatedLink& link,
                           const Measurement& measurement, const Trace& trace, std::int64_t warmup_steps) {
   const Plan& plan = schedule.plan;
   ClosedForm result;
@@ -70,15 +70,16 @@ ClosedForm closed_form_of(const Schedule& schedule, RealType wire, const Emulate
   times.backward_s = result.backward_s;
   double embedding_s = 0;
   if (plan.parallel.data > 1) {
-    times.gather_s = times.reduce_s = ring_time(plan, layer_unit(0), wire, link);
+    times.gather_s = ring_time(plan, layer_unit(0), precision.compute, link);
+    times.reduce_s = ring_time(plan, layer_unit(0), precision.reduce, link);
     times.all_reduce_s = 2 * times.reduce_s;
-    embedding_s = 2 * ring_time(plan, embedding_unit(), wire, link);  // an all-reduce, or a gather and a reduction
+    embedding_s = 2 * ring_time(plan, embedding_unit(), precision.reduce, link);  // an all-reduce, or a gather and a reduction
   }
   if (plan.parallel.pipeline > 1) {
     const double elements = static_cast<double>(plan.micro_batch_size) * static_cast<double>(plan.model.sequence) *
                             static_cast<double>(plan.model.hidden);
     times.boundary_s =
-        elements * static_cast<double>(bytes_of(wire)) / (link.bandwidth_bits_per_s / 8) + link.latency_s;
+        elements * static_cast<double>(bytes_of(precision.compute)) / (link.bandwidth_bits_per_s / 8) + link.latency_s;
   }
   const analysis::StepPlan step_plan = step_plan_of(plan);
   const analysis::Stages stages = analysis::stages_of(plan.model.layers, plan.parallel.pipeline);

@@ -23,7 +23,7 @@ struct ClosedForm {
 // transfers timed by the link (bytes/β, and a latency for each round of a ring). The embedding's reduction comes last
 // and its gather first: both are added whole. No form where the link's bandwidth is not known, where ZeRO-3 has other
 // than two resident layers and a prefetch of one, and where analysis::not_covered says so.
-ClosedForm closed_form_of(const Schedule& schedule, RealType wire, const EmulatedLink& link,
+ClosedForm closed_form_of(const Schedule& schedule, const Precision& precision, const EmulatedLink& link,
                           const Measurement& measurement, const Trace& trace, std::int64_t warmup_steps);
 
 }  // namespace lamina

@@ -19,6 +19,7 @@
 #include "impl/harness/nearest.h"
 #include "impl/harness/planning.h"
 #include "impl/harness/prepare.h"
+#include "impl/harness/processes.h"
 #include "impl/harness/report.h"
 #include "impl/harness/runner.h"
 #include "impl/schedule/text.h"
@@ -81,13 +82,24 @@ Scenario read(const Options& options) {
 
 int command_run(const Options& options, const std::vector<std::string>& arguments, const Backend& backend,
                 std::FILE* output, std::FILE* errors) {
-  const Experiment experiment = prepare(read(options), backend);
   RunOptions run;
-  run.out = options.out.empty() ? "out/" + experiment.scenario.name : options.out;
+  run.out = options.out;
   run.force = options.force;
   run.trace = options.trace;
   run.arguments = {"lamina"};
   run.arguments.insert(run.arguments.end(), arguments.begin(), arguments.end());
+  const auto read_it = [&] { return read(options); };
+  if (launched_with_others()) {
+    return run_over_processes(read_it, run, backend, output, errors);
+  }
+  const Scenario scenario = read_it();
+  if (wants_processes(scenario)) {
+    return run_over_processes(read_it, run, backend, output, errors);
+  }
+  const Experiment experiment = prepare(scenario, backend);
+  if (run.out.empty()) {
+    run.out = "out/" + scenario.name;
+  }
   Reporter reporter(output, errors);
   return run_experiment(experiment, backend, run, reporter);
 }

@@ -14,6 +14,7 @@ namespace {
 constexpr double kManySizes = 1e9;
 constexpr double kManySequences = 1e12;
 constexpr double kManyRanks = 1e6;
+constexpr double kManySteps = 1e6;  // a result holds some numbers of every step
 constexpr double kLargestSeed = 9007199254740992.0;  // 2^53: every JSON reader keeps it exactly
 constexpr std::string_view kRunName = "^[A-Za-z0-9][A-Za-z0-9 ._+-]{0,99}$";
 
@@ -29,6 +30,7 @@ std::vector<std::string_view> preset_names() {
 std::vector<Key> make_keys() {
   using enum KeyType;
   const Key::Condition adamw{"name", {"adamw"}};
+  const Key::Condition fp16{"compute", {"fp16"}};
   const Key::Condition runs{"executor", {"train", "simulate"}};
   const Key::Condition trains{"executor", {"train"}};
   const Key::Condition on_cluster{"executor", {"simulate", "search"}};
@@ -246,18 +248,41 @@ std::vector<Key> make_keys() {
 
       {.path = "precision",
        .type = object,
-       .documentation = "Real types; `compute` and `wire` must be the same",
+       .documentation = "Real types. All arithmetic of 16-bit types is in fp32, and gradients, moments and the "
+                        "optimizer's own copy of the weights are kept in it",
        .default_json = "{}"},
       {.path = "precision.compute",
        .type = text,
-       .documentation = "Weights, activations and arithmetic",
+       .documentation = "Weights and activations",
        .default_json = R"("fp32")",
-       .choices = {"fp32", "fp64"}},
+       .choices = {"fp64", "fp32", "bf16", "fp16"}},
       {.path = "precision.wire",
        .type = text,
-       .documentation = "What is sent between ranks",
-       .default_json = R"("fp32")",
-       .choices = {"fp32", "fp64"}},
+       .documentation = "Weights and activations between ranks: the same as `compute`, as it is when missing",
+       .choices = {"fp64", "fp32", "bf16", "fp16"}},
+      {.path = "precision.reduce",
+       .type = text,
+       .documentation =
+           "Gradients between ranks, summed in fp32 in any case: the same as `compute`, or fp32 where that "
+           "has 16 bits; missing: the wider of these",
+       .choices = {"fp64", "fp32", "bf16", "fp16"}},
+      {.path = "precision.loss_scale",
+       .type = number,
+       .documentation = "What the loss is multiplied by at first, best a power of two. A step whose gradients overflow "
+                        "on any rank is skipped by all and halves it",
+       .default_json = "65536.0",
+       .minimum = 0,
+       .maximum = 1e18,
+       .above_minimum = true,
+       .only_when = fp16},
+      {.path = "precision.growth_interval",
+       .type = integer,
+       .documentation = "After so many steps without overflow the loss scale doubles",
+       .unit = "steps",
+       .default_json = "2000",
+       .minimum = 1,
+       .maximum = kManySizes,
+       .only_when = fp16},
 
       {.path = "steps", .type = object, .documentation = "Length of a run", .required = true, .only_when = runs},
       {.path = "steps.warmup",
@@ -266,14 +291,14 @@ std::vector<Key> make_keys() {
        .unit = "steps",
        .default_json = "1",
        .minimum = 0,
-       .maximum = kManySizes},
+       .maximum = kManySteps},
       {.path = "steps.measured",
        .type = integer,
        .documentation = "Steps measured",
        .unit = "steps",
        .required = true,
        .minimum = 1,
-       .maximum = kManySizes},
+       .maximum = kManySteps},
 
       {.path = "seed",
        .type = integer,
@@ -289,12 +314,14 @@ std::vector<Key> make_keys() {
        .only_when = trains},
       {.path = "transport.kind",
        .type = text,
-       .documentation = "threads: ranks are threads of one process",
+       .documentation = "threads: ranks are threads of one process; mpi: processes, which an MPI launcher starts "
+                        "(`mpirun -n 2 lamina run …`)",
        .default_json = R"("threads")",
-       .choices = {"threads"}},
+       .choices = {"threads", "mpi"}},
       {.path = "transport.link",
        .type = object,
-       .documentation = "The emulated link of every rank into an ideal switch; missing: as fast as memory allows",
+       .documentation = "The emulated link of every rank into an ideal switch, for threads alone; missing: as fast as "
+                        "memory allows",
        .exactly_one_of = {"bandwidth_bits_per_s", "preset", "all_reduce_share_of_compute"}},
       {.path = "transport.link.bandwidth_bits_per_s",
        .type = number,
@@ -335,7 +362,7 @@ std::vector<Key> make_keys() {
        .unit = "step",
        .required = true,
        .minimum = 0,
-       .maximum = kManySizes},
+       .maximum = kManySteps},
       {.path = "dump.gradients",
        .type = text,
        .documentation = "A safetensors file; `{run}` in it becomes the run's name",
@@ -351,9 +378,11 @@ std::vector<Key> make_keys() {
        .default_json = "[]"},
       {.path = "disturbances[].kind",
        .type = text,
-       .documentation = "sleep: the rank is late; fail: it throws",
+       .documentation = "What the rank does to itself. sleep: it is late; fail: it throws; out_of_memory: it asks for "
+                        "more than there is; exit, kill, stop: its process exits with code 0, is killed or stopped "
+                        "(with transport.kind threads that process has all ranks in it)",
        .required = true,
-       .choices = {"sleep", "fail"}},
+       .choices = {"sleep", "fail", "out_of_memory", "exit", "kill", "stop"}},
       {.path = "disturbances[].rank",
        .type = integer,
        .documentation = "The rank concerned",
@@ -365,7 +394,7 @@ std::vector<Key> make_keys() {
        .documentation = "Counted from 0, warm-up included; missing: every step",
        .unit = "step",
        .minimum = 0,
-       .maximum = kManySizes},
+       .maximum = kManySteps},
       {.path = "disturbances[].sleep_s",
        .type = number,
        .documentation = "How long",

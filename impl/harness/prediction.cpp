@@ -41,22 +41,24 @@ Times times_of_end(const Plan& plan) {
   return plan.zero_stage == 0 ? Times{0, 2} : Times{1, reductions};
 }
 
-UnitTraffic bytes_of_unit(const Times& times, const Plan& plan, std::int64_t parameters, std::int64_t width) {
-  const std::int64_t part = padded(parameters, plan.parallel.data) / plan.parallel.data * width;
-  const std::int64_t once = (plan.parallel.data - 1) * part;  // a reduce-scatter or a gather
-  return {times.reductions * once, times.gathers * once};
+UnitTraffic bytes_of_unit(const Times& times, const Plan& plan, std::int64_t parameters, const Precision& precision) {
+  const std::int64_t part = padded(parameters, plan.parallel.data) / plan.parallel.data;
+  const std::int64_t once = (plan.parallel.data - 1) * part;  // elements of a reduce-scatter or a gather
+  return {times.reductions * once * bytes_of(precision.reduce), times.gathers * once * bytes_of(precision.compute)};
 }
 
-TrafficPrediction predict_traffic(const Plan& plan, std::int64_t width) {
+TrafficPrediction predict_traffic(const Plan& plan, const Precision& precision) {
   const auto bytes = [&](const Times& times, Unit unit) {
-    return bytes_of_unit(times, plan, unit_parameters(plan.model, unit), width);
+    return bytes_of_unit(times, plan, unit_parameters(plan.model, unit), precision);
   };
   return {.embedding = bytes(times_of_end(plan), embedding_unit()),
           .layers = bytes(times_of_layers(plan), layer_unit(0)),
           .head = bytes(times_of_end(plan), head_unit())};
 }
 
-MemoryPrediction predict_memory(const Plan& plan, std::int64_t width, std::int64_t moments) {
+MemoryPrediction predict_memory(const Plan& plan, const Precision& precision, std::int64_t moments) {
+  const std::int64_t stored = bytes_of(precision.compute);
+  const std::int64_t wide = bytes_of(precision.wide());
   const ModelShape& model = plan.model;
   const std::int64_t data = plan.parallel.data;
   const std::int64_t ends =
@@ -66,30 +68,30 @@ MemoryPrediction predict_memory(const Plan& plan, std::int64_t width, std::int64
 
   const bool whole_gradient = plan.zero_stage < 2 || plan.keep_full_gradient;
   MemoryPrediction memory;
-  memory.parameters = width * (plan.zero_stage < 3 ? whole : whole / data);
-  memory.gradients = width * (whole_gradient ? whole : whole / data);
-  memory.optimizer = width * moments * (plan.zero_stage < 1 ? whole : whole / data);
+  memory.parameters = stored * (plan.zero_stage < 3 ? whole : whole / data);
+  memory.gradients = wide * (whole_gradient ? whole : whole / data);
+  memory.optimizer =
+      wide * (moments + (precision.has_masters() ? 1 : 0)) * (plan.zero_stage < 1 ? whole : whole / data);
   const std::int64_t boundaries = model.layers + 1;  // the input of every layer, and of the head
   const std::int64_t activation = plan.micro_batch_size * model.sequence * model.hidden;
-  memory.checkpoints = width * activation * boundaries * (plan.micro_batches / plan.groups);
+  memory.checkpoints = stored * activation * boundaries * (plan.micro_batches / plan.groups);
   if (plan.zero_stage == 3) {
-    memory.gathered += width * (ends + layer * std::min(plan.resident_layers, model.layers));
+    memory.gathered += stored * (ends + layer * std::min(plan.resident_layers, model.layers));
   }
   if (plan.zero_stage >= 2 && !whole_gradient) {
-    memory.gathered += width * (ends + layer * std::min<std::int64_t>(2, model.layers * plan.groups));
+    memory.gathered += wide * (ends + layer * std::min<std::int64_t>(2, model.layers * plan.groups));
   }
   return memory;
 }
 
 }  // namespace
 
-Prediction predict(const Plan& plan, RealType precision, OptimizerConfig::Kind optimizer) {
+Prediction predict(const Plan& plan, const Precision& precision, OptimizerConfig::Kind optimizer) {
   if (plan.parallel.pipeline != 1 || plan.parallel.tensor != 1) {
     return {.traffic = {}, .memory = {}, .reason = "the forms here cover one pipeline and one tensor rank"};
   }
-  const std::int64_t width = bytes_of(precision);
-  return {.traffic = predict_traffic(plan, width),
-          .memory = predict_memory(plan, width, moments_of(optimizer)),
+  return {.traffic = predict_traffic(plan, precision),
+          .memory = predict_memory(plan, precision, moments_of(optimizer)),
           .reason = {}};
 }
 

@@ -45,6 +45,6 @@ struct Prediction {
 };
 
 // Covers one pipeline and one tensor rank. All data-parallel ranks are alike.
-Prediction predict(const Plan& plan, RealType precision, OptimizerConfig::Kind optimizer);
+Prediction predict(const Plan& plan, const Precision& precision, OptimizerConfig::Kind optimizer);
 
 }  // namespace lamina

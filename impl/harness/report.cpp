@@ -94,12 +94,19 @@ std::string table_row(const Json& run) {
   const Json& metrics = run["metrics"];
   const Json& step = metrics["step_time_s"];
   const std::string spread = cell(step["low"], 1e3) + ".." + cell(step["high"], 1e3);
-  return fmt::format(fmt::runtime(kRow), name, cell(step["median"], 1e3), spread,
-                     cell(metrics["tokens_per_s"]["median"], 1, "{:.0f}"),
-                     cell(metrics["exposed_communication_s"]["median"], 1e3),
-                     fmt::format("{:.3f}", most_sent(metrics["traffic_bytes"]) / 1e6),
-                     fmt::format("{:.3f}", most_memory(metrics["peak_memory_bytes"]) / 1e6),
-                     cell(metrics["loss"].back(), 1, "{:.5f}"));
+  std::string row = fmt::format(fmt::runtime(kRow), name, cell(step["median"], 1e3), spread,
+                                cell(metrics["tokens_per_s"]["median"], 1, "{:.0f}"),
+                                cell(metrics["exposed_communication_s"]["median"], 1e3),
+                                fmt::format("{:.3f}", most_sent(metrics["traffic_bytes"]) / 1e6),
+                                fmt::format("{:.3f}", most_memory(metrics["peak_memory_bytes"]) / 1e6),
+                                cell(metrics["loss"].back(), 1, "{:.5f}"));
+  const auto skipped = metrics["skipped_steps"]["measured"].get<std::int64_t>();
+  if (skipped > 0) {
+    row +=
+        fmt::format("# run {}: {} of {} measured steps skipped, their gradients overflowed; loss scale {} at the end\n",
+                    name, skipped, step["samples"].size(), cell(metrics["loss_scale"].back(), 1, "{:g}"));
+  }
+  return row;
 }
 
 Reporter::Reporter(std::FILE* table, std::FILE* progress)
@@ -117,8 +124,8 @@ void Reporter::clear_line() {
 
 void Reporter::table(const std::string& text) {
   clear_line();  // both may be the same terminal
-  std::fputs(text.c_str(), table_);
-  std::fflush(table_);
+  const bool written = std::fputs(text.c_str(), table_) >= 0 && std::fflush(table_) == 0;
+  table_lost_ = table_lost_ || !written;
 }
 
 void Reporter::progress(const std::string& line, bool important) {
@@ -157,8 +164,8 @@ void Reporter::run_begins(const std::string& name, std::size_t index, std::size_
 
 void Reporter::step_ended(std::int64_t step, std::int64_t steps, const StepRecord& record) {
   const double slowest = *std::max_element(record.rank_time_s.begin(), record.rank_time_s.end());
-  progress(fmt::format("{}: step {}/{}, loss {:.4f}, {:.1f} ms", run_, step + 1, steps, record.loss, slowest * 1e3),
-           false);
+  const std::string loss = record.has_loss ? fmt::format("loss {:.4f}, ", record.loss) : "";
+  progress(fmt::format("{}: step {}/{}, {}{:.1f} ms", run_, step + 1, steps, loss, slowest * 1e3), false);
 }
 
 void Reporter::run_ended(const Json& run) {

@@ -36,7 +36,7 @@ struct Setting {
   DataConfig data;
   Batch batch;
   OptimizerConfig optimizer;
-  RealType precision = RealType::fp32;  // of compute and wire
+  Precision precision;
   std::int64_t warmup_steps = 0;
   std::int64_t measured_steps = 1;
   std::int64_t seed = 1;

@@ -21,10 +21,13 @@ struct Tier {
 
 class Costs {
  public:
-  Costs(const Cluster& cluster, const Plan& plan, RealType precision, OptimizerConfig::Kind optimizer)
-      : cluster_(cluster), plan_(plan), width_(static_cast<double>(bytes_of(precision))) {
+  Costs(const Cluster& cluster, const Plan& plan, const Precision& precision, OptimizerConfig::Kind optimizer)
+      : cluster_(cluster),
+        plan_(plan),
+        width_(static_cast<double>(bytes_of(precision.compute))),
+        reduce_width_(static_cast<double>(bytes_of(precision.reduce))) {
     const analysis::Rates rates =
-        analysis::rates_of(cluster, std::string(name_of(precision)), plan.model.hidden, analysis::RateKind::reached);
+        analysis::rates_of(cluster, std::string(name_of(precision.compute)), plan.model.hidden, analysis::RateKind::reached);
     layer_ = analysis::compute_times(plan.model, static_cast<double>(plan.micro_batch_size), 1, false, plan.recompute,
                                      rates, {});
     const auto wide = [](std::int64_t value) { return static_cast<double>(value); };
@@ -33,7 +36,8 @@ class Costs {
     constexpr double kActivationPasses = 3;
     embedding_s_ = kActivationPasses * activations_ * width_ / cluster.device.memory_bytes_per_s.value;
     constexpr std::int64_t kParameterPasses = 3, kMomentPasses = 2;  // read both and write one; read and write
-    update_s_per_parameter_ = wide(kParameterPasses + kMomentPasses * moments_of(optimizer)) * width_ /
+    update_s_per_parameter_ = wide(kParameterPasses + kMomentPasses * moments_of(optimizer)) *
+                              static_cast<double>(bytes_of(precision.wide())) /
                               cluster.device.memory_bytes_per_s.value;
   }
 
@@ -51,10 +55,11 @@ class Costs {
         return static_cast<double>(op.elements) * width_ / tier.bytes_per_s + tier.latency_s;
       }
       case OpKind::gather:
-      case OpKind::reduce:
         return ring(data_tier(pipeline_rank), static_cast<double>(op.elements) * width_);
+      case OpKind::reduce:
+        return ring(data_tier(pipeline_rank), static_cast<double>(op.elements) * reduce_width_);
       case OpKind::all_reduce:
-        return 2 * ring(data_tier(pipeline_rank), static_cast<double>(op.elements) * width_);
+        return 2 * ring(data_tier(pipeline_rank), static_cast<double>(op.elements) * reduce_width_);
       case OpKind::update:
         return static_cast<double>(updated_parameters(op.unit)) * update_s_per_parameter_;
       case OpKind::count:
@@ -110,7 +115,8 @@ class Costs {
 
   Cluster cluster_;  // its own: costs are handed on
   Plan plan_;
-  double width_;
+  double width_;         // bytes of a weight or an activation
+  double reduce_width_;  // bytes of a gradient on the wire
   analysis::LayerTimes layer_;
   double activations_ = 0;
   double head_s_ = 0;
@@ -140,15 +146,16 @@ Trace for_all_ranks(const Trace& trace, const Parallel& parallel) {
 
 }  // namespace
 
-OpCost cluster_costs(const Cluster& cluster, const Plan& plan, RealType precision, OptimizerConfig::Kind optimizer) {
+OpCost cluster_costs(const Cluster& cluster, const Plan& plan, const Precision& precision, OptimizerConfig::Kind optimizer) {
   return Costs(cluster, plan, precision, optimizer);
 }
 
-RankMemory memory_of_slots(const Schedule& schedule, std::int64_t pipeline_rank, RealType precision,
+RankMemory memory_of_slots(const Schedule& schedule, std::int64_t pipeline_rank, const Precision& precision,
                            OptimizerConfig::Kind optimizer) {
   const Plan& plan = schedule.plan;
   const ModelShape& model = plan.model;
-  const std::int64_t width = bytes_of(precision);
+  const std::int64_t width = bytes_of(precision.compute);
+  const std::int64_t wide = bytes_of(precision.wide());  // of gradients, moments and masters
   const std::int64_t activation = plan.micro_batch_size * model.sequence * model.hidden;
   analysis::StepPlan form_plan = step_plan_of(plan);
   form_plan.recompute = Recompute::full;  // working set of the layer in flight, whatever else is kept
@@ -156,7 +163,8 @@ RankMemory memory_of_slots(const Schedule& schedule, std::int64_t pipeline_rank,
   const double layer_working_set = analysis::memory_of(form_plan, model, {}).working_set / kFormWidth;
   RankMemory memory;
   for (const Slot& slot : schedule.programs.at(static_cast<std::size_t>(pipeline_rank)).slots) {
-    const std::int64_t whole = padded(unit_parameters(model, slot.unit), plan.parallel.data) * width;
+    const std::int64_t elements = padded(unit_parameters(model, slot.unit), plan.parallel.data);
+    const std::int64_t whole = elements * width;
     switch (slot.kind) {
       case SlotKind::parameters:
         (plan.zero_stage == 3 ? memory.gathered : memory.parameters) += whole;
@@ -165,10 +173,10 @@ RankMemory memory_of_slots(const Schedule& schedule, std::int64_t pipeline_rank,
         memory.parameters += whole / plan.parallel.data;
         break;
       case SlotKind::gradient:
-        (plan.zero_stage >= 2 && !plan.keep_full_gradient ? memory.gathered : memory.gradients) += whole;
+        (plan.zero_stage >= 2 && !plan.keep_full_gradient ? memory.gathered : memory.gradients) += elements * wide;
         break;
       case SlotKind::gradient_shard:
-        memory.gradients += whole / plan.parallel.data;
+        memory.gradients += elements / plan.parallel.data * wide;
         break;
       case SlotKind::checkpoint:
         memory.checkpoints += activation * width;
@@ -190,17 +198,18 @@ RankMemory memory_of_slots(const Schedule& schedule, std::int64_t pipeline_rank,
   for (const Op& op : schedule.programs.at(static_cast<std::size_t>(pipeline_rank)).ops) {
     if (op.kind == OpKind::update) {
       const std::int64_t all = padded(unit_parameters(model, op.unit), plan.parallel.data);
-      memory.optimizer += moments_of(optimizer) * width * (plan.zero_stage == 0 ? all : all / plan.parallel.data);
+      memory.optimizer += (moments_of(optimizer) + (precision.has_masters() ? 1 : 0)) * wide * (plan.zero_stage == 0 ? all : all / plan.parallel.data);
     }
   }
   return memory;
 }
 
-StepTraffic traffic_of_ops(const Schedule& schedule, std::int64_t pipeline_rank, RealType precision) {
+StepTraffic traffic_of_ops(const Schedule& schedule, std::int64_t pipeline_rank, const Precision& precision) {
   const std::int64_t data = schedule.plan.parallel.data;
   StepTraffic traffic;
   for (const Op& op : schedule.programs.at(static_cast<std::size_t>(pipeline_rank)).ops) {
-    const std::int64_t bytes = op.elements * bytes_of(precision);
+    const bool reduces = op.kind == OpKind::reduce || op.kind == OpKind::all_reduce;
+    const std::int64_t bytes = op.elements * bytes_of(reduces ? precision.reduce : precision.compute);
     std::int64_t sent = 0;
     TrafficKind kind = traffic_kind_of(op);
     UnitKind unit = op.unit.kind;
@@ -223,7 +232,7 @@ TrainOutcome simulate_run(const TrainRequest& request, const Cluster& cluster) {
   const Schedule& schedule = request.schedule;
   const Plan& plan = schedule.plan;
   const Simulation simulation =
-      simulate(schedule, cluster_costs(cluster, plan, request.compute, request.optimizer.kind));
+      simulate(schedule, cluster_costs(cluster, plan, request.precision, request.optimizer.kind));
   TrainOutcome outcome;
   StepRecord step;
   step.loss = step.gradient_norm = std::numeric_limits<double>::quiet_NaN();
@@ -233,8 +242,8 @@ TrainOutcome simulate_run(const TrainRequest& request, const Cluster& cluster) {
     const double busy = simulation.compute_busy_s.at(static_cast<std::size_t>(pipeline));
     step.rank_time_s.push_back(simulation.step_time_s);
     step.rank_exposed_s.push_back(simulation.step_time_s - busy);
-    step.rank_traffic.push_back(traffic_of_ops(schedule, pipeline, request.compute));
-    outcome.rank_memory.push_back(memory_of_slots(schedule, pipeline, request.compute, request.optimizer.kind));
+    step.rank_traffic.push_back(traffic_of_ops(schedule, pipeline, request.precision));
+    outcome.rank_memory.push_back(memory_of_slots(schedule, pipeline, request.precision, request.optimizer.kind));
   }
   outcome.steps.push_back(std::move(step));
   outcome.layers_built = plan.model.layers;

@@ -20,15 +20,15 @@ namespace lamina {
 //   control          8 bytes in each of the ring's D − 1 (norm: ranks − 1) rounds
 // β is the link's bandwidth times its efficiency: the node's where all ranks of the group or message share a node
 // (ranks fill nodes in order), else the network's. Throws UsageError when the device has no rate for the precision.
-OpCost cluster_costs(const Cluster& cluster, const Plan& plan, RealType precision, OptimizerConfig::Kind optimizer);
+OpCost cluster_costs(const Cluster& cluster, const Plan& plan, const Precision& precision, OptimizerConfig::Kind optimizer);
 
 // Bytes by kind from the schedule's slots. The working set of a layer is the form's upper bound; the transport's
 // buffers are not known.
-RankMemory memory_of_slots(const Schedule& schedule, std::int64_t pipeline_rank, RealType precision,
+RankMemory memory_of_slots(const Schedule& schedule, std::int64_t pipeline_rank, const Precision& precision,
                            OptimizerConfig::Kind optimizer);
 
 // Bytes a rank sends in a step, from the schedule's ops.
-StepTraffic traffic_of_ops(const Schedule& schedule, std::int64_t pipeline_rank, RealType precision);
+StepTraffic traffic_of_ops(const Schedule& schedule, std::int64_t pipeline_rank, const Precision& precision);
 
 // One step. Loss and gradient norm are not a number: nothing is trained.
 TrainOutcome simulate_run(const TrainRequest& request, const Cluster& cluster);

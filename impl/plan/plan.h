@@ -54,7 +54,7 @@ struct Plan {
   std::int64_t prefetch_layers = 1;
   std::int64_t resident_layers = 2;
   bool keep_full_gradient = false;
-  bool clipping = false;  // a global-norm clip holds every update back until the norm is known
+  bool update_after_norm = false;  // clipping or a loss scale: every update waits until the gradients' norm is known
   std::int64_t global_batch() const { return parallel.data * micro_batches * micro_batch_size; }
   bool operator==(const Plan&) const = default;
 };

@@ -94,7 +94,7 @@ class Draft {
       op.unit = unit;
       op.part = part_of(unit);
       op.reads = {reduced_.at(unit)};
-      if (plan_.clipping) {
+      if (plan_.update_after_norm) {
         op.reads.push_back(gradient_norm_);
       }
       op.writes = {plan_.zero_stage == 3 ? shard_.at(unit) : parameters_.at(unit)};

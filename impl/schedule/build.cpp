@@ -15,7 +15,7 @@ void require_range(std::int64_t value, std::int64_t low, std::int64_t high, cons
 }  // namespace
 
 Plan resolve_plan(const Method& method, const ModelShape& model, const Batch& batch, const PlanRequest& request,
-                  bool clipping) {
+                  bool update_after_norm) {
   constexpr std::int64_t kMost = 1'000'000'000;
   validate(model);
   require_range(request.parallel.data, 1, kMost, "parallel.data");
@@ -38,7 +38,7 @@ Plan resolve_plan(const Method& method, const ModelShape& model, const Batch& ba
   plan.prefetch_layers = request.prefetch_layers.value_or(1);
   plan.resident_layers = request.resident_layers.value_or(2);
   plan.keep_full_gradient = request.keep_full_gradient;
-  plan.clipping = clipping;
+  plan.update_after_norm = update_after_norm;
   require_range(plan.groups, 1, plan.micro_batches, "groups");
   require_range(plan.chunks, 1, model.layers, "chunks");
   require_range(plan.prefetch_layers, 0, kMost, "prefetch_layers");

@@ -18,9 +18,9 @@ struct Method {
   ComputeOrder (*order)(const Plan& plan);
 };
 
-// Resolves a request for a method. Throws UsageError.
+// Resolves a request for a method. update_after_norm: see Plan. Throws UsageError.
 Plan resolve_plan(const Method& method, const ModelShape& model, const Batch& batch, const PlanRequest& request,
-                  bool clipping);
+                  bool update_after_norm);
 
 // Runs every pass. The result is complete; verify() is the caller's next step.
 Schedule build_schedule(const Method& method, const Plan& plan);

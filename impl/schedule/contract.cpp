@@ -42,7 +42,7 @@ SlotUse contract_of(const Op& op, const Plan& plan, std::size_t reduced_units) {
       return {{gradient}, {gradient}};
     case OpKind::update: {
       SlotUse use{{reduced_kind(plan)}, {stored_kind(plan)}};
-      if (plan.clipping) {
+      if (plan.update_after_norm) {
         use.reads.push_back(gradient_norm);
       }
       return use;

@@ -33,7 +33,7 @@ inline constexpr int kStreamKinds = 6;
 //                                                                                  the full gradient is kept (in place)
 //   all_reduce  (unit's)        gradient                                           gradient
 //   update      (unit's)        gradient or gradient_shard, [gradient_norm if      parameters or parameter_shard
-//                               the plan clips]
+//                               it updates after the norm]
 //   copy_in     (unit's)        host slot                                          device slot
 //   copy_out    (unit's)        device slot                                        host slot
 //   count       -               -                                                  target_count, loss_sum (to 0)

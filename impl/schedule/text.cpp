@@ -32,11 +32,11 @@ std::string plan_text(const Plan& plan) {
   return fmt::format(
       "plan method={} layers={} hidden={} heads={} sequence={} vocabulary={} data={} pipeline={} tensor={} "
       "zero_stage={} recompute={} micro_batch_size={} micro_batches={} groups={} chunks={} prefetch_layers={} "
-      "resident_layers={} keep_full_gradient={} clipping={}\n",
+      "resident_layers={} keep_full_gradient={} update_after_norm={}\n",
       plan.method, model.layers, model.hidden, model.heads, model.sequence, model.vocabulary, plan.parallel.data,
       plan.parallel.pipeline, plan.parallel.tensor, plan.zero_stage, name_of(plan.recompute), plan.micro_batch_size,
       plan.micro_batches, plan.groups, plan.chunks, plan.prefetch_layers, plan.resident_layers,
-      plan.keep_full_gradient ? 1 : 0, plan.clipping ? 1 : 0);
+      plan.keep_full_gradient ? 1 : 0, plan.update_after_norm ? 1 : 0);
 }
 
 // ---- Reading ----
@@ -126,7 +126,7 @@ struct Reader {
     plan.prefetch_layers = get("prefetch_layers");
     plan.resident_layers = get("resident_layers");
     plan.keep_full_gradient = get("keep_full_gradient") != 0;
-    plan.clipping = get("clipping") != 0;
+    plan.update_after_norm = get("update_after_norm") != 0;
     return plan;
   }
 

@@ -563,7 +563,7 @@ class Run {
       refuse(static_cast<std::size_t>(rank), op, fmt::format("updates with {}", to_string(gradient)));
     }
     require_whole_gradient(rank, op, gradient, op.reads[0]);
-    if (plan_.clipping && content(rank, op.reads[1]).what != What::gradient_norm) {
+    if (plan_.update_after_norm && content(rank, op.reads[1]).what != What::gradient_norm) {
       refuse(static_cast<std::size_t>(rank), op, "needs the gradient norm, which is not there yet");
     }
     const What what = plan_.zero_stage == 3 ? What::parameter_shard : What::parameters;

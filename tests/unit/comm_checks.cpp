@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "impl/comm/collectives.h"
+#include "impl/kernels/convert.h"
 
 namespace lamina {
 namespace {
@@ -154,6 +155,61 @@ void collectives(Transport& transport) {
   all_reduces<Real>(*group);
   reduce_scatters<Real>(*group);
   all_gathers<Real>(*group);
+}
+
+template <class Wire>
+float rounded(float value) {
+  Wire narrow;
+  kernels::convert_all(&value, &narrow, 1, 1);
+  kernels::convert_all(&narrow, &value, 1, 1);
+  return value;
+}
+
+// As ring_sum, in float, each partial sum rounded before it travels; the whole sum is not.
+template <class Wire>
+float narrow_ring_sum(int ranks, std::size_t elements, std::size_t element) {
+  const int owner = static_cast<int>(element / (elements / static_cast<std::size_t>(ranks)));
+  float sum = value_of<float>((owner + 1) % ranks, element);
+  for (int step = 2; step <= ranks; ++step) {
+    sum = rounded<Wire>(sum) + value_of<float>((owner + step) % ranks, element);
+  }
+  return sum;
+}
+
+// float gradients on a wire of 16 bits; what has 16 bits, gathered as it is.
+template <class Wire>
+void narrow_collectives(Transport& transport) {
+  const auto group = transport.group(everybody(transport));
+  const auto ranks = static_cast<std::size_t>(group->size());
+  for (const std::size_t part : part_elements(*group)) {
+    const std::size_t elements = part * ranks;
+    const std::size_t begin = part * static_cast<std::size_t>(group->rank());
+    auto all = values_of<float>(group->rank(), elements);
+    auto own = all;
+    std::vector<Wire> gathered(elements);
+    kernels::convert_all(all.data() + begin, gathered.data() + begin, static_cast<std::int64_t>(part), 1);
+    transport.ledger().reset();
+    all_reduce<float, Wire>(*group, all, kTag);
+    expect_equal(transport.ledger().bytes(TrafficKind::data_reduce), static_cast<std::int64_t>(4 * part * (ranks - 1)),
+                 "all_reduce bytes");
+    reduce_scatter<float, Wire>(*group, own, kTag);
+    expect_equal(transport.ledger().bytes(TrafficKind::data_reduce), static_cast<std::int64_t>(6 * part * (ranks - 1)),
+                 "bytes of both");
+    all_gather<Wire>(*group, gathered, {TrafficKind::data_gather, UnitKind::layer});
+    expect_equal(transport.ledger().bytes(TrafficKind::data_gather), static_cast<std::int64_t>(2 * part * (ranks - 1)),
+                 "all_gather bytes");
+    for (std::size_t i = 0; i < elements; ++i) {
+      const float sum = narrow_ring_sum<Wire>(group->size(), elements, i);
+      expect_bits(all[i], ranks > 1 ? rounded<Wire>(sum) : sum, i, "narrow all_reduce");  // the same on every rank
+      if (i >= begin && i < begin + part) {
+        expect_bits(own[i], sum, i, "narrow reduce_scatter");
+      }
+      float value = 0;
+      kernels::convert_all(&gathered[i], &value, 1, 1);
+      expect_bits(value, rounded<Wire>(value_of<float>(static_cast<int>(i / part), i)), i, "narrow all_gather");
+    }
+  }
+  transport.ledger().reset();
 }
 
 void control_sums(Transport& transport) {
@@ -314,6 +370,8 @@ constexpr std::array kChecks{
     CommCheck{"all_pairs_in_order", all_pairs_in_order},
     CommCheck{"collectives_float", collectives<float>},
     CommCheck{"collectives_double", collectives<double>},
+    CommCheck{"collectives_bf16", narrow_collectives<Bf16>},
+    CommCheck{"collectives_fp16", narrow_collectives<Fp16>},
     CommCheck{"control_sums", control_sums},
     CommCheck{"odd_sizes_are_refused", odd_sizes_are_refused},
     CommCheck{"traffic_is_counted", traffic_is_counted},

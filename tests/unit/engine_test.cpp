@@ -2,11 +2,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <numeric>
+#include <thread>
 
+#include "impl/engine/deadline.h"
+#include "impl/engine/rank_threads.h"
 #include "impl/engine/train.h"
 #include "impl/schedule/verify.h"
 #include "tests/unit/equivalence.h"
@@ -26,7 +33,7 @@ TrainRequest request_of(const ScheduleCase& c, const ModelShape& shape) {
   TrainRequest request;
   request.schedule = build_schedule(method_named(c.method), plan_of(c, shape));
   verify(request.schedule);
-  request.compute = RealType::fp64;
+  request.precision = precision_of(RealType::fp64);
   request.optimizer = {.kind = OptimizerConfig::Kind::sgd, .learning_rate = 0.1};
   request.data = {.kind = DataConfig::Kind::synthetic, .path = "", .seed = 2};
   request.seed = kSeed;
@@ -107,22 +114,47 @@ TEST(EngineTest, PipelinesAndZeroStagesOnTwoToEightRanks) {
   const std::vector<ScheduleCase> cases{
       {.method = "data_parallel", .layers = 3, .micro_batches = 2, .data = 7, .zero_stage = 1},
       {.method = "data_parallel", .layers = 3, .micro_batches = 3, .data = 2, .zero_stage = 2},
-      {.method = "data_parallel", .layers = 4, .micro_batches = 3, .data = 5, .zero_stage = 3, .recompute = Recompute::full},
+      {.method = "data_parallel",
+       .layers = 4,
+       .micro_batches = 3,
+       .data = 5,
+       .zero_stage = 3,
+       .recompute = Recompute::full},
       {.method = "data_parallel", .layers = 2, .micro_batches = 4, .data = 1, .zero_stage = 2, .resident_layers = 0},
-      {.method = "layered_accumulation", .layers = 5, .micro_batches = 4, .data = 3, .groups = 2, .zero_stage = 3,
+      {.method = "layered_accumulation",
+       .layers = 5,
+       .micro_batches = 4,
+       .data = 3,
+       .groups = 2,
+       .zero_stage = 3,
        .resident_layers = 1},
-      {.method = "layered_accumulation", .layers = 4, .micro_batches = 3, .data = 2, .zero_stage = 2,
-       .recompute = Recompute::selective, .keep_full_gradient = true},
+      {.method = "layered_accumulation",
+       .layers = 4,
+       .micro_batches = 3,
+       .data = 2,
+       .zero_stage = 2,
+       .recompute = Recompute::selective,
+       .keep_full_gradient = true},
       {.method = "layered_accumulation", .layers = 4, .micro_batches = 3, .data = 1, .zero_stage = 3},
       {.method = "gpipe", .layers = 5, .micro_batches = 3, .data = 1, .pipeline = 4},
       {.method = "gpipe", .layers = 4, .micro_batches = 2, .data = 2, .pipeline = 2, .zero_stage = 3},
       {.method = "one_f_one_b", .layers = 4, .micro_batches = 5, .data = 2, .pipeline = 2, .zero_stage = 1},
-      {.method = "one_f_one_b", .layers = 7, .micro_batches = 2, .data = 2, .pipeline = 3, .zero_stage = 2,
+      {.method = "one_f_one_b",
+       .layers = 7,
+       .micro_batches = 2,
+       .data = 2,
+       .pipeline = 3,
+       .zero_stage = 2,
        .recompute = Recompute::full},
       {.method = "interleaved_one_f_one_b", .layers = 8, .micro_batches = 5, .data = 1, .pipeline = 2, .chunks = 3},
       {.method = "interleaved_one_f_one_b", .layers = 8, .micro_batches = 4, .data = 2, .pipeline = 4, .zero_stage = 3},
       {.method = "modular_pipeline", .layers = 5, .micro_batches = 4, .data = 2, .pipeline = 2, .zero_stage = 3},
-      {.method = "modular_pipeline", .layers = 7, .micro_batches = 3, .data = 2, .pipeline = 3, .zero_stage = 3,
+      {.method = "modular_pipeline",
+       .layers = 7,
+       .micro_batches = 3,
+       .data = 2,
+       .pipeline = 3,
+       .zero_stage = 3,
        .recompute = Recompute::full},
       {.method = "modular_pipeline", .layers = 8, .micro_batches = 6, .data = 1, .pipeline = 4, .groups = 2},
       {.method = "modular_pipeline", .layers = 6, .micro_batches = 2, .data = 2, .pipeline = 4, .zero_stage = 2},
@@ -139,17 +171,19 @@ TEST(EngineTest, PipelinesAndZeroStagesOnTwoToEightRanks) {
 TEST(EngineTest, GoldenLossesOnSeveralRanks) {
   const std::string folder = LAMINA_TEST_DATA_DIR "/golden/masked/";
   const auto expected = nlohmann::json::parse(std::ifstream(folder + "expected.json"));
-  const ModelShape shape{.layers = expected["model"]["layers"], .hidden = expected["model"]["hidden"],
-                         .heads = expected["model"]["heads"], .sequence = expected["model"]["sequence"],
+  const ModelShape shape{.layers = expected["model"]["layers"],
+                         .hidden = expected["model"]["hidden"],
+                         .heads = expected["model"]["heads"],
+                         .sequence = expected["model"]["sequence"],
                          .vocabulary = expected["model"]["vocabulary"]};
   const std::int64_t batch = expected["model"]["batch"];
   for (const std::int64_t data : {1, 2, 4}) {
     for (const char* kind : {"sgd", "adamw"}) {
       for (const RealType real : {RealType::fp64, RealType::fp32}) {
-        TrainRequest request = request_of({.method = "layered_accumulation", .layers = shape.layers,
-                                           .micro_batches = batch / data, .data = data},
-                                          shape);
-        request.compute = real;
+        TrainRequest request = request_of(
+            {.method = "layered_accumulation", .layers = shape.layers, .micro_batches = batch / data, .data = data},
+            shape);
+        request.precision = precision_of(real);
         request.data = {.kind = DataConfig::Kind::json_file, .path = folder + "batch.json", .seed = 1};
         request.initial_weights = folder + "weights.safetensors";
         request.measured_steps = 6;
@@ -206,9 +240,13 @@ TEST(EngineTest, TrafficInLiteralNumbers) {
   zero2.keep_full_gradient = true;
   cases.push_back({with_micro_batches(zero2, 8), 765, 765, 300, 300, 297, 297});
   // ZeRO-3, one resident layer: 2nK - (2n - 1) gathers; K = 3, so 5 for n = 1 and 9 - … 2·4·3 - 7 = 17 for n = m = 4.
-  for (const auto& [base, m, gathers, reductions] :
-       {std::tuple{layered, 1, 5, 1}, {layered, 4, 5, 1}, {layered, 8, 5, 1}, {depth_first, 1, 5, 1},
-        {depth_first, 2, 9, 2}, {depth_first, 4, 17, 4}, {depth_first, 8, 33, 8}}) {
+  for (const auto& [base, m, gathers, reductions] : {std::tuple{layered, 1, 5, 1},
+                                                     {layered, 4, 5, 1},
+                                                     {layered, 8, 5, 1},
+                                                     {depth_first, 1, 5, 1},
+                                                     {depth_first, 2, 9, 2},
+                                                     {depth_first, 4, 17, 4},
+                                                     {depth_first, 8, 33, 8}}) {
     ScheduleCase c = with_micro_batches(base, m);
     c.zero_stage = 3;
     c.resident_layers = 1;
@@ -265,8 +303,9 @@ TEST(EngineTest, PipelineTrafficInLiteralNumbers) {
 TEST(EngineTest, TheSamePlanTwiceGivesTheSameBits) {
   ModelShape shape = kOdd;
   shape.layers = 3;
-  TrainRequest request = request_of({.method = "layered_accumulation", .layers = 3, .micro_batches = 4, .data = 3}, shape);
-  request.compute = RealType::fp32;
+  TrainRequest request =
+      request_of({.method = "layered_accumulation", .layers = 3, .micro_batches = 4, .data = 3}, shape);
+  request.precision = precision_of(RealType::fp32);
   const TrainOutcome first = train(request, nullptr);
   const TrainOutcome second = train(request, nullptr);
   for (std::size_t step = 0; step < first.steps.size(); ++step) {
@@ -275,14 +314,67 @@ TEST(EngineTest, TheSamePlanTwiceGivesTheSameBits) {
   }
 }
 
+// What is planned without allocating is what every rank then holds.
+TEST(EngineTest, PlannedMemoryIsWhatRanksHold) {
+  ModelShape shape = kOdd;
+  shape.layers = 4;
+  for (const RealType real : {RealType::fp64, RealType::fp32, RealType::bf16, RealType::fp16}) {
+    for (const int zero_stage : {0, 1, 2, 3}) {
+      for (const Recompute recompute : {Recompute::none, Recompute::full}) {
+        TrainRequest request = request_of({.method = "modular_pipeline",
+                                           .layers = 4,
+                                           .micro_batches = 2,
+                                           .data = 2,
+                                           .pipeline = 2,
+                                           .zero_stage = zero_stage,
+                                           .recompute = recompute,
+                                           .update_after_norm = real == RealType::fp16},
+                                          shape);
+        request.optimizer.kind = OptimizerConfig::Kind::adamw;
+        request.precision = precision_of(real);
+        request.measured_steps = 1;
+        request.dump.reset();
+        const TrainOutcome outcome = train(request, nullptr);
+        for (std::int64_t rank = 0; rank < 4; ++rank) {
+          const Coordinates at = coordinates_of(rank, request.schedule.plan.parallel);
+          const RankMemory planned =
+              planned_memory(request.schedule, at.pipeline, at.data, request.optimizer, request.precision, 1);
+          const RankMemory& held = outcome.rank_memory[static_cast<std::size_t>(rank)];
+          EXPECT_EQ(planned.parameters, held.parameters);
+          EXPECT_EQ(planned.gradients, held.gradients);
+          EXPECT_EQ(planned.optimizer, held.optimizer);
+          EXPECT_EQ(planned.checkpoints, held.checkpoints);
+          EXPECT_EQ(planned.working_set, held.working_set);
+          EXPECT_EQ(planned.gathered, held.gathered);
+        }
+      }
+    }
+  }
+}
+
+// A link of 10 s latency is slow, not broken: a wait may last as long as all messages of a step one after the other.
+TEST(EngineTest, TheDeadlineAllowsForTheLatencyOfEveryMessage) {
+  ModelShape shape = kOdd;
+  shape.layers = 2;
+  TrainRequest request = request_of({.method = "modular_pipeline", .layers = 2, .micro_batches = 3, .pipeline = 2}, shape);
+  EXPECT_EQ(longest_wait(request).count(), 10);
+  request.link.latency_s = 10;
+  // Three micro-batches over one boundary, there and back, are six messages.
+  EXPECT_GE(longest_wait(request).count(), 6 * 10);
+  request = request_of({.method = "data_parallel", .layers = 2, .micro_batches = 1, .data = 4}, shape);
+  request.link.latency_s = 10;
+  // Four units, all-reduced on a ring of four: six messages each.
+  EXPECT_GE(longest_wait(request).count(), 4 * 6 * 10);
+}
+
 TEST(EngineTest, AFailingRankEndsAllWithItsCauseWithinSeconds) {
   ModelShape shape = kOdd;
   shape.layers = 3;
   for (const char* method : {"layered_accumulation", "modular_pipeline"}) {
     const bool pipeline = std::string_view(method) == "modular_pipeline";
-    TrainRequest request = request_of({.method = method, .layers = 3, .micro_batches = 2, .data = pipeline ? 1 : 3,
-                                       .pipeline = pipeline ? 3 : 1},
-                                      shape);
+    TrainRequest request = request_of(
+        {.method = method, .layers = 3, .micro_batches = 2, .data = pipeline ? 1 : 3, .pipeline = pipeline ? 3 : 1},
+        shape);
     request.disturbances = {{.kind = Disturbance::Kind::fail, .rank = 1, .step = 1}};
     const auto start = std::chrono::steady_clock::now();
     try {
@@ -296,12 +388,82 @@ TEST(EngineTest, AFailingRankEndsAllWithItsCauseWithinSeconds) {
   }
 }
 
+// Without room for another stack, the ranks that did start must end, and with them the call. In a process of its own,
+// whose memory can be limited; the sanitizers do not bear that.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+void run_without_room_for_stacks() {
+  constexpr int kRanks = 64;
+  constexpr std::size_t kRoom = std::size_t{24} << 20;  // a few stacks of 8 MiB
+  ThreadsFabric fabric(kRanks, {});
+  std::vector<int> all(kRanks);
+  std::iota(all.begin(), all.end(), 0);
+  std::int64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const rlim_t most = static_cast<rlim_t>(pages * sysconf(_SC_PAGESIZE)) + kRoom;
+  const rlimit limit{most, most};
+  setrlimit(RLIMIT_AS, &limit);
+  run_on_threads(kRanks, fabric, [&](int rank) {
+    try {
+      while (fabric.abort_reason().empty()) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      fabric.endpoint(rank).group(all);
+    } catch (const std::exception&) {
+    }
+  });
+  std::fprintf(stderr, "reason: %s\n", fabric.abort_reason().c_str());
+  std::_Exit(7);
+}
+
+// More than any address space holds: the first rank to ask says so.
+TEST(EngineTest, ARankWithoutMemoryIsNamed) {
+  TrainRequest request = request_of({.method = "data_parallel", .layers = 1, .micro_batches = 1, .data = 2}, [] {
+    ModelShape shape = kOdd;
+    shape.layers = 1;
+    return shape;
+  }());
+  request.dump.reset();
+  request.schedule.plan.micro_batch_size = std::int64_t{1} << 50;
+  try {
+    train(request, nullptr);
+    FAIL() << "nothing thrown";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), ::testing::ContainsRegex("^rank [01]: out of memory"));
+  }
+}
+
+TEST(EngineTest, ARankThatCannotBeStartedEndsAll) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(run_without_room_for_stacks(), ::testing::ExitedWithCode(7), "reason: rank [0-9]+ cannot be started: ");
+}
+#endif
+
+TEST(EngineTest, ASleepingRankDoesNotHoldUpAnothersFailure) {
+  ModelShape shape = kOdd;
+  shape.layers = 2;
+  TrainRequest request = request_of({.method = "data_parallel", .layers = 2, .micro_batches = 1, .data = 2}, shape);
+  request.disturbances = {{.kind = Disturbance::Kind::sleep, .rank = 0, .sleep_s = 60},
+                          {.kind = Disturbance::Kind::fail, .rank = 1, .step = 0}};
+  const auto start = std::chrono::steady_clock::now();
+  try {
+    train(request, nullptr);
+    FAIL() << "nothing thrown";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("rank 1, step 0"));
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+}
+
 TEST(EngineTest, ClippingScalesTheWholeGradient) {
   ModelShape shape = kOdd;
   shape.layers = 2;
   const auto first_change = [&](double clip_norm, std::int64_t data, int zero_stage) {
-    TrainRequest request = request_of({.method = "layered_accumulation", .layers = 2, .micro_batches = 6 / data,
-                                       .data = data, .zero_stage = zero_stage, .clipping = clip_norm > 0},
+    TrainRequest request = request_of({.method = "layered_accumulation",
+                                       .layers = 2,
+                                       .micro_batches = 6 / data,
+                                       .data = data,
+                                       .zero_stage = zero_stage,
+                                       .update_after_norm = clip_norm > 0},
                                       shape);
     request.optimizer.clip_norm = clip_norm;
     const TrainOutcome outcome = train(request, nullptr);
@@ -327,7 +489,8 @@ TEST(EngineTest, ClippingScalesTheWholeGradient) {
 TEST(EngineTest, ASecondRunStartsFromItsOwnMemory) {
   ModelShape shape = kOdd;
   shape.layers = 2;
-  const TrainRequest request = request_of({.method = "data_parallel", .layers = 2, .micro_batches = 2, .data = 2}, shape);
+  const TrainRequest request =
+      request_of({.method = "data_parallel", .layers = 2, .micro_batches = 2, .data = 2}, shape);
   const TrainOutcome first = train(request, nullptr);
   const TrainOutcome second = train(request, nullptr);
   for (std::size_t rank = 0; rank < 2; ++rank) {

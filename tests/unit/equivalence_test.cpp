@@ -92,7 +92,7 @@ TEST_F(Equivalence, EveryMethodAndGroupingOverLayersPipelineStagesAndMicroBatche
                 c.chunks = method == &method_named("interleaved_one_f_one_b") ? turn % 4 : 0;
                 c.recompute = static_cast<Recompute>(turn % 3);
                 c.keep_full_gradient = zero_stage >= 2 && turn % 5 == 0;
-                c.clipping = turn % 2 == 0;
+                c.update_after_norm = turn % 2 == 0;
                 c.resident_layers = zero_stage == 3 ? turn % 4 : 0;
                 try {
                   plan_of(c, kShape);
@@ -155,7 +155,8 @@ TEST_F(Equivalence, CountedTargetsWeighAlikeHoweverTheyAreSplit) {
     const Method& method = method_named(request.method);
     const Plan plan = resolve_plan(method, shape, {.global = 2, .micro = micro}, request, false);
     const InterpretedStep step = interpret_step(build_schedule(method, plan), kSgd, source, kSeed, nullptr, 1);
-    EXPECT_LE(distance(step.gradients, wanted.gradients), 2000 * 2.2e-16) << data << " ranks, " << micro << " a micro-batch";
+    EXPECT_LE(distance(step.gradients, wanted.gradients), 2000 * 2.2e-16)
+        << data << " ranks, " << micro << " a micro-batch";
     EXPECT_NEAR(step.loss, wanted.loss, 1e-13);
   }
 }

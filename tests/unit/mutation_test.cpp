@@ -153,8 +153,13 @@ void judge(const Schedule& mutant, const toy::Outcome& reference, Tally& tally) 
 TEST(MutationTest, WhatGoesWrongIsRefusedAndFalseRefusalsAreFew) {
   const std::vector<ScheduleCase> cases{
       {.method = "data_parallel", .layers = 2, .micro_batches = 2, .data = 2},
-      {.method = "data_parallel", .layers = 3, .micro_batches = 2, .data = 2, .zero_stage = 2, .clipping = true},
-      {.method = "layered_accumulation", .layers = 3, .micro_batches = 3, .data = 2, .clipping = true},
+      {.method = "data_parallel",
+       .layers = 3,
+       .micro_batches = 2,
+       .data = 2,
+       .zero_stage = 2,
+       .update_after_norm = true},
+      {.method = "layered_accumulation", .layers = 3, .micro_batches = 3, .data = 2, .update_after_norm = true},
       {.method = "layered_accumulation",
        .layers = 4,
        .micro_batches = 4,
@@ -170,7 +175,7 @@ TEST(MutationTest, WhatGoesWrongIsRefusedAndFalseRefusalsAreFew) {
        .micro_batches = 4,
        .data = 1,
        .pipeline = 2,
-       .clipping = true},
+       .update_after_norm = true},
       {.method = "modular_pipeline", .layers = 5, .micro_batches = 3, .data = 2, .pipeline = 2, .zero_stage = 3},
   };
   Tally tally;

@@ -60,7 +60,7 @@ TEST(Prediction, OfTrafficIsThePapersTable) {
     Plan plan = plan_of(row.zero_stage, row.micro_batches, row.groups);
     plan.resident_layers = row.resident_layers;
     plan.keep_full_gradient = row.keep_full_gradient;
-    const auto traffic = predict(plan, RealType::fp32, OptimizerConfig::Kind::sgd).traffic;
+    const auto traffic = predict(plan, precision_of(RealType::fp32), OptimizerConfig::Kind::sgd).traffic;
     ASSERT_TRUE(traffic);
     const std::string where = fmt::format("ZeRO-{}, {} micro-batches in {} groups, {} resident", row.zero_stage,
                                           row.micro_batches, row.groups, row.resident_layers);
@@ -71,16 +71,18 @@ TEST(Prediction, OfTrafficIsThePapersTable) {
 }
 
 TEST(Prediction, OfTrafficScalesWithTheWidthAndIsNothingOnOneRank) {
-  EXPECT_EQ(predict(plan_of(0, 1, 1), RealType::fp64, OptimizerConfig::Kind::sgd).traffic->layers.reduce, 27200);
+  EXPECT_EQ(predict(plan_of(0, 1, 1), precision_of(RealType::fp64), OptimizerConfig::Kind::sgd).traffic->layers.reduce,
+            27200);
   Plan alone = plan_of(3, 4, 4);
   alone.parallel.data = 1;
-  EXPECT_EQ(predict(alone, RealType::fp32, OptimizerConfig::Kind::sgd).traffic->total(), (UnitTraffic{0, 0}));
+  EXPECT_EQ(predict(alone, precision_of(RealType::fp32), OptimizerConfig::Kind::sgd).traffic->total(),
+            (UnitTraffic{0, 0}));
 }
 
 // 5·510 + 624 + 594 = 3768 parameters; a checkpoint is 2·7·6 = 84 elements, at 6 boundaries.
 TEST(Prediction, OfMemoryIsWhatARankHolds) {
   const auto memory = [](int stage, std::int64_t groups) {
-    return *predict(plan_of(stage, 4, groups), RealType::fp32, OptimizerConfig::Kind::adamw).memory;
+    return *predict(plan_of(stage, 4, groups), precision_of(RealType::fp32), OptimizerConfig::Kind::adamw).memory;
   };
   const MemoryPrediction zero = memory(0, 4);
   EXPECT_EQ(zero.parameters, 15072);
@@ -98,10 +100,41 @@ TEST(Prediction, OfMemoryIsWhatARankHolds) {
   EXPECT_EQ(memory(3, 1).gathered, 2 * 8952);  // and as many parameters
 }
 
+// 16-bit weights: 2 bytes each, and 4 of gradient, 4 of master and 8 of moments: 18 a parameter without partition,
+// of which a third of all 18 with ZeRO-3 on three ranks.
+TEST(Prediction, OfSixteenBits) {
+  const auto predicted = [](int stage, RealType reduce, OptimizerConfig::Kind optimizer) {
+    Precision precision = precision_of(RealType::bf16);
+    precision.reduce = reduce;
+    return predict(plan_of(stage, 4, 1), precision, optimizer);
+  };
+  const auto memory = [&](int stage) { return *predicted(stage, RealType::fp32, OptimizerConfig::Kind::adamw).memory; };
+  EXPECT_EQ(memory(0).parameters, 7536);
+  EXPECT_EQ(memory(0).gradients, 15072);
+  EXPECT_EQ(memory(0).optimizer, 45216);
+  EXPECT_EQ(memory(0).state(), 18 * 3768);
+  EXPECT_EQ(memory(0).checkpoints, 4 * 1008);
+  EXPECT_EQ(memory(1).state(), (2 + 4) * 3768 + 12 * 1256);
+  EXPECT_EQ(memory(2).state(), 2 * 3768 + 16 * 1256);
+  EXPECT_EQ(memory(2).gathered, 8952);  // gradients under reduction, in 4 bytes
+  EXPECT_EQ(memory(3).state(), 18 * 1256);
+  EXPECT_EQ(memory(3).gathered, 4476 + 8952);
+  EXPECT_EQ(predicted(0, RealType::fp32, OptimizerConfig::Kind::sgd).memory->optimizer, 15072);  // the masters
+
+  // Half of fp32's gathers; reductions as they are asked for.
+  const auto layers = [&](int stage, RealType reduce) {
+    return predicted(stage, reduce, OptimizerConfig::Kind::sgd).traffic->layers;
+  };
+  EXPECT_EQ(layers(0, RealType::fp32), (UnitTraffic{13600, 0}));
+  EXPECT_EQ(layers(0, RealType::bf16), (UnitTraffic{6800, 0}));
+  EXPECT_EQ(layers(3, RealType::fp32), (UnitTraffic{6800, 5440}));
+  EXPECT_EQ(layers(3, RealType::bf16), (UnitTraffic{3400, 5440}));
+}
+
 TEST(Prediction, SaysWhereItHasNone) {
   Plan plan = plan_of(0, 4, 1);
   plan.parallel.pipeline = 2;
-  const Prediction none = predict(plan, RealType::fp32, OptimizerConfig::Kind::sgd);
+  const Prediction none = predict(plan, precision_of(RealType::fp32), OptimizerConfig::Kind::sgd);
   EXPECT_FALSE(none.traffic);
   EXPECT_FALSE(none.memory);
   EXPECT_FALSE(none.reason.empty());

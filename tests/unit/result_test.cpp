@@ -136,6 +136,32 @@ TEST(Result, PredictsTrafficAndMemoryBesideTheCounted) {
   EXPECT_EQ(depth_first["peak_memory_bytes"]["predicted"][0]["checkpoints"], 4 * 8 * 4 * 4);
 }
 
+TEST(Result, CountsSkippedStepsAndShowsThem) {
+  Json document = small_scenario();
+  document["precision"]["compute"] = "fp16";
+  const Ran ran = run(document, backend_where("layered_accumulation", [](const TrainRequest& request) {
+                        EXPECT_TRUE(request.schedule.plan.update_after_norm);
+                        EXPECT_EQ(request.precision.compute, RealType::fp16);
+                        TrainOutcome outcome = fakes::train(request, [](std::int64_t, const StepRecord&) {});
+                        for (std::size_t i = 0; i < 3; ++i) {
+                          outcome.steps[i].skipped = i < 2;  // the warm-up and the first one measured
+                          outcome.steps[i].loss_scale = 64.0 / static_cast<double>(1 << i);
+                        }
+                        outcome.steps[3].loss_scale = 16;
+                        return outcome;
+                      }));
+  const Json& metrics = ran.result["runs"][1]["metrics"];
+  EXPECT_EQ(metrics["skipped_steps"], Json::parse(R"({"warmup": 1, "measured": 1})"));
+  EXPECT_EQ(metrics["loss_scale"], Json::parse("[64.0, 32.0, 16.0, 16.0]"));
+  EXPECT_EQ(ran.result["runs"][0]["metrics"]["skipped_steps"], Json::parse(R"({"warmup": 0, "measured": 0})"));
+  EXPECT_THAT(ran.table, HasSubstr("# run layered: 1 of 3 measured steps skipped"));
+  EXPECT_THAT(ran.table, HasSubstr("loss scale 16 at the end"));
+  EXPECT_THAT(ran.progress, HasSubstr("run layered: 1 of the measured steps updated nothing"));
+  const Json in_fp32 = run(small_scenario(), fakes::backend(), false, true).result;
+  EXPECT_TRUE(in_fp32["runs"][0]["metrics"]["loss_scale"].is_null());
+  EXPECT_FALSE(in_fp32["runs"][0]["plan"]["update_after_norm"].get<bool>());
+}
+
 TEST(Result, IsRefusedWhereOneExistsUnlessForced) {
   const Json document = small_scenario();
   const Experiment experiment = prepare(fakes::read(document), fakes::backend());
@@ -260,8 +286,8 @@ TEST(Result, OfAKilledProgramIsWholeAndSaysHowFarItCame) {
   const Json result = Json::parse(fakes::read_file(out + "/result.json"));
   EXPECT_TRUE(result["ended"].is_null());
   EXPECT_EQ(result["runs"][0]["status"], "ok");
-  EXPECT_EQ(result["runs"][1]["status"], "skipped");
-  EXPECT_THAT(result["runs"][1]["reason"], HasSubstr("ended before it"));
+  EXPECT_EQ(result["runs"][1]["status"], "failed");
+  EXPECT_THAT(result["runs"][1]["reason"], HasSubstr("ended while it ran"));
   EXPECT_EQ(files_in(out), std::vector<std::string>{"result.json"});
 }
 
@@ -281,7 +307,7 @@ TEST(Prepare, RefusesABatchThatDoesNotDivideBeforeAnythingStarts) {
 
 TEST(Prepare, RefusesWhatCannotFitIntoMemory) {
   Json document = small_scenario();
-  document["model"] = {{"layers", 1000000}, {"hidden", 10000}, {"heads", 2}, {"sequence", 8}, {"vocabulary", 16}};
+  document["model"] = {{"layers", 100000}, {"hidden", 10000}, {"heads", 2}, {"sequence", 8}, {"vocabulary", 16}};
   EXPECT_THROW(prepare(fakes::read(document), fakes::backend()), UsageError);
   document["model"]["hidden"] = 4;
   document["model"]["layers"] = 1;

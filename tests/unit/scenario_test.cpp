@@ -101,9 +101,22 @@ INSTANTIATE_TEST_SUITE_P(
         BadText{"escaped_control_character", R"("name":"small")", R"("name":"sm\u0000all")", "name is"},
         BadText{"broken_utf8", R"("name":"small")", "\"name\":\"sm\xff\"", "at name"},
         BadText{"missing_file", R"("synthetic":{"seed":1})", R"("text_file":"none.txt")", "none.txt"},
-        BadText{"wire_differs", R"("runs")", R"("precision":{"compute":"fp64"},"runs")", "they must be the same"},
-        BadText{"sixteen_bits", R"("runs")", R"("precision":{"compute":"bf16","wire":"bf16"},"runs")",
-                R"(precision.compute is "bf16"; it must be fp32 or fp64)"},
+        BadText{"wire_differs", R"("runs")", R"("precision":{"compute":"fp64","wire":"fp32"},"runs")",
+                "they must be the same"},
+        BadText{"wide_wire_of_narrow_weights", R"("runs")", R"("precision":{"compute":"bf16","wire":"fp32"},"runs")",
+                "precision.wire is fp32 and precision.compute bf16; they must be the same"},
+        BadText{"reduce_in_the_other_16_bits", R"("runs")", R"("precision":{"compute":"bf16","reduce":"fp16"},"runs")",
+                "precision.reduce is fp16 and precision.compute bf16; gradients travel in fp32, or in 16 bits"},
+        BadText{"reduce_narrower_than_weights", R"("runs")", R"("precision":{"compute":"fp32","reduce":"bf16"},"runs")",
+                "gradients travel in fp32"},
+        BadText{"reduce_wider_than_gradients", R"("runs")", R"("precision":{"compute":"fp16","reduce":"fp64"},"runs")",
+                "gradients travel in fp32"},
+        BadText{"scale_of_another_type", R"("runs")", R"("precision":{"compute":"bf16","loss_scale":8},"runs")",
+                "precision.loss_scale is only for compute fp16"},
+        BadText{"scale_of_nothing", R"("runs")", R"("precision":{"compute":"fp16","loss_scale":0},"runs")",
+                "precision.loss_scale is 0; it must be a number above 0"},
+        BadText{"unknown_type", R"("runs")", R"("precision":{"compute":"fp8"},"runs")",
+                R"(precision.compute is "fp8"; it must be fp64, fp32, bf16 or fp16)"},
         BadText{"link_of_two_kinds", R"("runs")",
                 R"("transport":{"link":{"preset":"ethernet-1g","bandwidth_bits_per_s":1e9}},"runs")",
                 "transport.link holds bandwidth_bits_per_s and preset"},
@@ -111,7 +124,12 @@ INSTANTIATE_TEST_SUITE_P(
                 "transport.link holds none"},
         BadText{"zero_bandwidth", R"("runs")", R"("transport":{"link":{"bandwidth_bits_per_s":0}},"runs")",
                 "transport.link.bandwidth_bits_per_s is 0; it must be a number above 0"},
-        BadText{"unknown_transport", R"("runs")", R"("transport":{"kind":"mpi"},"runs")", R"(transport.kind is "mpi")"},
+        BadText{"unknown_transport", R"("runs")", R"("transport":{"kind":"smoke"},"runs")", R"(transport.kind is "smoke")"},
+        BadText{"emulated_link_between_processes", R"("runs")",
+                R"("transport":{"kind":"mpi","link":{"preset":"ethernet-1g"}},"runs")",
+                "transport.link is for transport.kind threads"},
+        BadText{"swept_transport", R"("runs")", R"("sweep":{"transport.kind":["threads","mpi"]},"runs")",
+                "run the scenario once for each transport"},
         BadText{"dump_after_the_end", R"("runs")", R"("dump":{"step":4,"weights":"{run}.s"},"runs")", "dump.step is 4"},
         BadText{"dump_of_nothing", R"("runs")", R"("dump":{"step":1},"runs")", "at least one of gradients and weights"},
         BadText{"dump_of_two_runs", R"("runs")", R"("dump":{"step":1,"weights":"w.s"},"runs")", "put {run} into"},
@@ -131,6 +149,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadText{"sweep_of_object", R"("runs")", R"("sweep":{"model":[1]},"runs")", "sweep.model cannot be swept"},
         BadText{"sweep_without_values", R"("runs")", R"("sweep":{"seed":[]},"runs")", "sweep.seed is []"},
         BadText{"sweep_same_value", R"("runs")", R"("sweep":{"seed":[1,1]},"runs")", "sweep.seed holds a value twice"},
+        BadText{"sweep_null", R"("runs")", R"("sweep":{"seed":[1,null]},"runs")", "sweep.seed holds null"},
         BadText{"sweep_bad_value", R"("runs")", R"("sweep":{"seed":[1,-1]},"runs")", "seed is -1"}),
     [](const auto& chosen) { return chosen.param.name; });
 
@@ -171,6 +190,7 @@ TEST(BadFile, EveryNumberHasATypeAndARange) {
   document["transport"] = {{"link", {{"bandwidth_bits_per_s", 1e9}, {"latency_s", 0}}}};
   document["disturbances"] = Json::parse(R"([{"kind": "sleep", "rank": 0, "step": 0, "sleep_s": 0.1}])");
   document["dump"] = {{"step", 0}, {"weights", "{run}"}};
+  document["precision"] = {{"compute", "fp16"}};
   int tried = 0;
   for (const Key& key : scenario_keys()) {
     const bool elsewhere = key.path.starts_with("expect") || key.path.starts_with("search") || key.path.ends_with("all_reduce_share_of_compute");
@@ -183,7 +203,7 @@ TEST(BadFile, EveryNumberHasATypeAndARange) {
       EXPECT_THAT(message, one_line_with(" is ")) << key.path << " = " << value;
     }
   }
-  EXPECT_EQ(tried, 32);
+  EXPECT_EQ(tried, 34);
 }
 
 // ---- good input --------------------------------------------------------------------------------------------------
@@ -195,7 +215,8 @@ TEST(GoodScenario, IsReadWithDefaults) {
   EXPECT_EQ(scenario.name, "small");
   EXPECT_EQ(setting.model, (ModelShape{3, 4, 2, 8, 16}));
   EXPECT_EQ(setting.batch.global, 8);
-  EXPECT_EQ(setting.precision, RealType::fp32);
+  EXPECT_EQ(setting.precision.compute, RealType::fp32);
+  EXPECT_EQ(setting.precision.reduce, RealType::fp32);
   EXPECT_EQ(setting.seed, 1);
   EXPECT_EQ(setting.transport, "threads");
   EXPECT_EQ(setting.link.link.bandwidth_bits_per_s, 0);
@@ -208,6 +229,24 @@ TEST(GoodScenario, IsReadWithDefaults) {
   EXPECT_FALSE(setting.runs[1].plan.groups);
   EXPECT_FALSE(setting.runs[1].plan.keep_full_gradient);
   EXPECT_EQ(scenario.document["runs"][0]["parallel"]["tensor"], 1);
+}
+
+TEST(GoodScenario, SixteenBitsReduceInFp32UnlessAskedOtherwise) {
+  const auto precision = [](const std::string& type, const std::vector<std::string>& set) {
+    std::vector<std::string> all{"precision.compute=" + type};
+    all.insert(all.end(), set.begin(), set.end());
+    return fakes::read(small_scenario(), all).settings.at(0).precision;
+  };
+  EXPECT_EQ(precision("bf16", {}).compute, RealType::bf16);
+  EXPECT_EQ(precision("bf16", {}).reduce, RealType::fp32);
+  EXPECT_EQ(precision("bf16", {"precision.wire=bf16", "precision.reduce=bf16"}).reduce, RealType::bf16);
+  EXPECT_EQ(precision("fp16", {}).loss_scale, 65536);
+  EXPECT_EQ(precision("fp16", {}).growth_interval, 2000);
+  const Precision set =
+      precision("fp16", {"precision.reduce=fp16", "precision.loss_scale=0.5", "precision.growth_interval=3"});
+  EXPECT_EQ(set.reduce, RealType::fp16);
+  EXPECT_EQ(set.loss_scale, 0.5);
+  EXPECT_EQ(set.growth_interval, 3);
 }
 
 TEST(GoodScenario, EveryKeyArrives) {
@@ -244,7 +283,8 @@ TEST(GoodScenario, EveryKeyArrives) {
   EXPECT_EQ(setting.optimizer.epsilon, 1e-3);
   EXPECT_EQ(setting.optimizer.weight_decay, 0.125);
   EXPECT_EQ(setting.optimizer.clip_norm, 2);
-  EXPECT_EQ(setting.precision, RealType::fp64);
+  EXPECT_EQ(setting.precision.compute, RealType::fp64);
+  EXPECT_EQ(setting.precision.reduce, RealType::fp64);
   EXPECT_EQ(setting.warmup_steps, 2);
   EXPECT_EQ(setting.measured_steps, 4);
   EXPECT_EQ(setting.seed, 9);

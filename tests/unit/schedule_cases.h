@@ -18,7 +18,7 @@ struct ScheduleCase {
   int zero_stage = 0;
   Recompute recompute = Recompute::none;
   bool keep_full_gradient = false;
-  bool clipping = false;
+  bool update_after_norm = false;
   std::int64_t resident_layers = 0, prefetch_layers = -1;  // 0 and -1: the method's default
 };
 
@@ -27,7 +27,7 @@ inline std::string to_string(const ScheduleCase& c) {
       "{} layers {} micro-batches {} data {} pipeline {} groups {} chunks {} zero {} recompute {} full {} clip {} "
       "resident {} prefetch {}",
       c.method, c.layers, c.micro_batches, c.data, c.pipeline, c.groups, c.chunks, c.zero_stage, name_of(c.recompute),
-      c.keep_full_gradient, c.clipping, c.resident_layers, c.prefetch_layers);
+      c.keep_full_gradient, c.update_after_norm, c.resident_layers, c.prefetch_layers);
 }
 
 inline Plan plan_of(const ScheduleCase& c,
@@ -51,7 +51,7 @@ inline Plan plan_of(const ScheduleCase& c,
   ModelShape model = shape;
   model.layers = c.layers;
   return resolve_plan(method_named(c.method), model, {.global = c.data * c.micro_batches, .micro = 1}, request,
-                      c.clipping);
+                      c.update_after_norm);
 }
 
 inline Schedule schedule_of(const ScheduleCase& c) {

@@ -27,12 +27,12 @@ TEST(ScheduleTest, OneRankDataParallelAndLayeredAreRight) {
   for (const std::int64_t layers : {1, 2, 3, 5}) {
     for (const std::int64_t micro_batches : {1, 2, 3, 4}) {
       for (const std::int64_t data : {1, 2, 3, 5}) {
-        for (const bool clipping : {false, true}) {
+        for (const bool update_after_norm : {false, true}) {
           expect_right({.method = "data_parallel",
                         .layers = layers,
                         .micro_batches = micro_batches,
                         .data = data,
-                        .clipping = clipping},
+                        .update_after_norm = update_after_norm},
                        4);
           for (std::int64_t groups = 1; groups <= micro_batches; ++groups) {
             if (micro_batches % groups == 0) {
@@ -41,7 +41,7 @@ TEST(ScheduleTest, OneRankDataParallelAndLayeredAreRight) {
                             .micro_batches = micro_batches,
                             .data = data,
                             .groups = groups,
-                            .clipping = clipping},
+                            .update_after_norm = update_after_norm},
                            4);
             }
           }
@@ -67,7 +67,7 @@ TEST(ScheduleTest, EveryMethodStageAndGroupingIsRight) {
                            .zero_stage = zero_stage,
                            .recompute = variant % 2 == 0 ? Recompute::none : Recompute::full,
                            .keep_full_gradient = zero_stage >= 2 && variant % 4 == 0,
-                           .clipping = variant % 5 < 2,
+                           .update_after_norm = variant % 5 < 2,
                            .resident_layers = zero_stage == 3 ? 1 + variant % 4 : 0,
                            .prefetch_layers = zero_stage == 3 ? variant % 3 : -1};
             for (const std::int64_t groups : {0, 2, 3}) {

@@ -54,7 +54,7 @@ void embed_backward(double u, double dy, double* gradient) {
   gradient[1] += dy;
   gradient[2] += dy * u * u;
 }
-double update_scale(const Plan& plan, double norm) { return plan.clipping ? 1.0 / (1.0 + norm) : 1.0; }
+double update_scale(const Plan& plan, double norm) { return plan.update_after_norm ? 1.0 / (1.0 + norm) : 1.0; }
 
 class ToyArithmetic : public Arithmetic {
  public:
@@ -336,7 +336,7 @@ class ToyArithmetic : public Arithmetic {
   void update(std::int32_t place, const Op& op) {
     const Values& gradient = read(place, op, 0);
     Values parameters = base(place, op, 0);
-    const double scale = update_scale(plan_, plan_.clipping ? read(place, op, 1).at(0) : 0.0);
+    const double scale = update_scale(plan_, plan_.update_after_norm ? read(place, op, 1).at(0) : 0.0);
     const std::int64_t begin = plan_.zero_stage == 0 ? 0 : data_of(place) * part();
     const std::int64_t end = plan_.zero_stage == 0 ? whole() : begin + part();
     const std::int64_t gradient_offset = std::ssize(gradient) == whole() ? 0 : begin;
