@@ -737,10 +737,11 @@ class Validator {
 
   // Whether the key may stand in this object, beside the keys that are there.
   void check_place_of(const Key& key, const Json& object, const std::string& place) const {
-    if (key.only_when && !holds(key.only_when, object)) {
-      const std::string sibling(key.only_when->sibling);
+    // Where the sibling itself is missing, that is what is said.
+    const std::string sibling(key.only_when ? key.only_when->sibling : "");
+    if (key.only_when && object.contains(sibling) && !holds(key.only_when, object)) {
       fail(place, fmt::format("is only for {} {}; here it is {}", sibling, joined(key.only_when->values, "or"),
-                              object.contains(sibling) ? brief(object[sibling]) : "missing"));
+                              brief(object[sibling])));
     }
   }
 

@@ -113,8 +113,8 @@ class Costs {
     return plan_.zero_stage == 0 ? all : all / plan_.parallel.data;
   }
 
-  const Cluster& cluster_;
-  const Plan& plan_;
+  Cluster cluster_;  // its own: costs are handed on
+  Plan plan_;
   double width_;         // bytes of a weight or an activation
   double reduce_width_;  // bytes of a gradient on the wire
   analysis::LayerTimes layer_;
