@@ -20,8 +20,8 @@ struct RankStep {
   double loss_sum = 0;
   double counted_targets = 0;
   double gradient_norm = 0;
-  bool skipped = false;
-  double loss_scale = 1;
+  bool skipped = false;   // an overflow of the scaled gradient: nothing was updated
+  double loss_scale = 1;  // that the step ran with
 };
 
 struct RankOutcome {

@@ -271,11 +271,23 @@ class Runner : public RankRunner {
     }
   }
 
-  static void happen(const Disturbance& disturbance) {
+  // Ends early when the job does: a rank that sleeps for an hour must not hold up another's failure.
+  void sleep_for(double seconds) const {
+    constexpr double kBetweenLooks = 0.02;
+    const Clock::time_point start = Clock::now();
+    for (double left = seconds; left > 0; left = seconds - seconds_since(start)) {
+      std::this_thread::sleep_for(std::chrono::duration<double>(std::min(left, kBetweenLooks)));
+      if (failed_ || transport_.aborted()) {
+        throw Aborted("another rank failed");
+      }
+    }
+  }
+
+  void happen(const Disturbance& disturbance) const {
     using enum Disturbance::Kind;
     switch (disturbance.kind) {
       case sleep:
-        return std::this_thread::sleep_for(std::chrono::duration<double>(disturbance.sleep_s));
+        return sleep_for(disturbance.sleep_s);
       case fail:
         throw Error("this rank was asked to fail");
       case out_of_memory: {
@@ -473,6 +485,11 @@ class Runner : public RankRunner {
 
 std::string cause_of(const std::exception& error) {
   return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ? "out of memory" : error.what();
+}
+
+std::string cause_of(const std::exception& error, int rank) {
+  return dynamic_cast<const Error*>(&error) != nullptr ? error.what()
+                                                       : fmt::format("rank {}: {}", rank, cause_of(error));
 }
 
 std::unique_ptr<RankRunner> make_rank_runner(const RunInputs& inputs, Transport& transport) {

@@ -34,6 +34,9 @@ class RankRunner {
 // An exception's words, for the result and the first line on stderr.
 std::string cause_of(const std::exception& error);
 
+// The same with the rank in front, where the words do not say already who failed: an allocation, a thread.
+std::string cause_of(const std::exception& error, int rank);
+
 // Allocates everything the steps need and makes the groups; called by every rank of the transport at once.
 std::unique_ptr<RankRunner> make_rank_runner(const RunInputs& inputs, Transport& transport);
 

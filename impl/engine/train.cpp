@@ -4,12 +4,14 @@
 #include <fstream>
 #include <limits>
 #include <mutex>
+#include <new>
 #include <numeric>
-#include <thread>
 
 #include "impl/base/error.h"
 #include "impl/comm/gather.h"
+#include "impl/engine/deadline.h"
 #include "impl/engine/rank_runner.h"
+#include "impl/engine/rank_threads.h"
 
 #include <malloc.h>
 #include <unistd.h>
@@ -23,27 +25,6 @@ std::int64_t resident_set_bytes() {
   std::int64_t size_pages = 0, resident_pages = 0;
   statm >> size_pages >> resident_pages;
   return statm ? resident_pages * sysconf(_SC_PAGESIZE) : 0;
-}
-
-// No wait inside a step may last longer than this: 20 times what the step should take at a pace that any machine
-// keeps, and at least 10 s.
-std::chrono::duration<double> deadline_of(const TrainRequest& request) {
-  constexpr double kSlowestFlops = 5e8;
-  const Plan& plan = request.schedule.plan;
-  const auto parameters = static_cast<double>(model_parameters(plan.model));
-  const auto tokens = static_cast<double>(plan.micro_batches * plan.micro_batch_size * plan.model.sequence);
-  const double compute_s = 8.0 * parameters * tokens / kSlowestFlops;
-  double wire_s = 0;
-  if (request.link.bandwidth_bits_per_s > 0) {
-    const double visits = static_cast<double>(3 * plan.micro_batches);
-    const auto bits = 8.0 * static_cast<double>(bytes_of(request.precision.wide()));
-    wire_s = visits * parameters * bits / request.link.bandwidth_bits_per_s;
-  }
-  double asleep_s = 0;
-  for (const Disturbance& disturbance : request.disturbances) {
-    asleep_s += disturbance.sleep_s;
-  }
-  return std::chrono::duration<double>(std::max(10.0, 20.0 * (compute_s + wire_s + asleep_s)));
 }
 
 // Puts the steps of ranks that are threads together, and reports each when its last rank has finished it.
@@ -132,13 +113,22 @@ class SharedInputs {
   RunInputs inputs_;
 };
 
+// What a rank needs for its steps exists before the first of them; this is where memory runs out.
+std::unique_ptr<RankRunner> allocate_rank(const SharedInputs& inputs, Transport& transport) {
+  try {
+    return make_rank_runner(inputs.get(), transport);
+  } catch (const std::bad_alloc&) {
+    throw Error(fmt::format("rank {}: out of memory while it allocated its buffers", transport.rank()));
+  }
+}
+
 using StepFinished = std::function<void(std::int64_t step, const RankStep&)>;
 
 // One rank, from its allocation to its end. Ranks may come to it at different times; from then on none may keep the
 // others waiting for longer than the deadline.
 RankOutcome run_rank(const SharedInputs& inputs, Transport& transport, const StepFinished& finished) {
-  const auto runner = make_rank_runner(inputs.get(), transport);
-  transport.set_deadline(deadline_of(*inputs.get().request));
+  const auto runner = allocate_rank(inputs, transport);
+  transport.set_deadline(longest_wait(*inputs.get().request));
   RankOutcome outcome;
   const std::vector<PortBytes> before = network_counters();
   runner->run([&](std::int64_t step, const RankStep& from) {
@@ -175,16 +165,10 @@ TrainOutcome train(const TrainRequest& request, const StepProgress& progress) {
       outcomes[static_cast<std::size_t>(rank)] =
           run_rank(inputs, transport, [&](std::int64_t step, const RankStep& from) { board.put(step, rank, from); });
     } catch (const std::exception& error) {
-      transport.abort(cause_of(error));
+      transport.abort(cause_of(error, rank));
     }
   };
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank) {
-    threads.emplace_back(run, rank);
-  }
-  for (std::thread& thread : threads) {
-    thread.join();
-  }
+  run_on_threads(static_cast<int>(ranks), fabric, run);
   if (const std::string reason = fabric.abort_reason(); !reason.empty()) {
     throw Error(reason);
   }
@@ -207,7 +191,7 @@ TrainOutcome train_on(const TrainRequest& request, Transport& transport, const S
     }
     transport.set_deadline(std::chrono::duration<double>(std::numeric_limits<double>::infinity()));
   } catch (const std::exception& error) {
-    transport.abort(cause_of(error));
+    transport.abort(cause_of(error, transport.rank()));
     throw;
   }
   return outcomes.empty() ? TrainOutcome{} : finish(request, std::move(outcomes), RanksAre::processes);

@@ -40,6 +40,7 @@ Backend real_backend() {
           .method_named = method_named,
           .resolve_plan = resolve_plan,
           .build_schedule = build_verified,
+          .planned_memory = planned_memory,
           .train = train,
           .train_on = train_on,
           .start_mpi = mpi_starter(),

@@ -21,6 +21,10 @@ struct Backend {
   std::function<Plan(const Method&, const ModelShape&, const Batch&, const PlanRequest&, bool update_after_norm)>
       resolve_plan;
   std::function<Schedule(const Method&, const Plan&)> build_schedule;  // built and verified
+  // Of one rank, before anything is allocated; as planned_memory().
+  std::function<RankMemory(const Schedule&, std::int64_t pipeline_rank, std::int64_t data_rank, const OptimizerConfig&,
+                           const Precision&, int compute_threads)>
+      planned_memory;
   std::function<TrainOutcome(const TrainRequest&, const StepProgress&)> train;
   std::function<TrainOutcome(const TrainRequest&, Transport&, const StepProgress&)> train_on;
   std::function<std::unique_ptr<MpiTransport>()> start_mpi;  // empty in a build without MPI

@@ -138,6 +138,10 @@ ComputeShare compute_share(const Placement& placement, std::int64_t ranks) {
   return share;
 }
 
+double physical_memory_bytes() {
+  return static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
+}
+
 double load_average() {
   double load = 0;
   return getloadavg(&load, 1) == 1 ? load : 0;

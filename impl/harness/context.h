@@ -41,6 +41,8 @@ struct ComputeShare {
 };
 ComputeShare compute_share(const Placement& placement, std::int64_t ranks);
 
+double physical_memory_bytes();  // of this machine
+
 double load_average();  // of the last minute
 
 std::string utc_now();  // "2026-01-01T00:00:00Z"

@@ -118,7 +118,7 @@ int take_part(const std::function<Scenario()>& read, RunOptions options, const B
   }
   agree_on_room(transport, experiment, options);
   if (transport.rank() != 0) {
-    follow_experiment(experiment, backend, options.trace, transport);
+    follow_experiment(experiment, backend, transport);
     return kFine;
   }
   Reporter reporter(output, errors);

@@ -124,8 +124,8 @@ void Reporter::clear_line() {
 
 void Reporter::table(const std::string& text) {
   clear_line();  // both may be the same terminal
-  std::fputs(text.c_str(), table_);
-  std::fflush(table_);
+  const bool written = std::fputs(text.c_str(), table_) >= 0 && std::fflush(table_) == 0;
+  table_lost_ = table_lost_ || !written;
 }
 
 void Reporter::progress(const std::string& line, bool important) {

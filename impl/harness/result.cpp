@@ -8,6 +8,7 @@
 #include <random>
 
 #include "impl/base/error.h"
+#include "impl/harness/closed_form.h"
 #include "impl/harness/context.h"
 #include "impl/harness/statistics.h"
 
@@ -157,6 +158,40 @@ Json memory_metric(const PreparedRun& run, const TrainOutcome& outcome) {
   return metric;
 }
 
+// What the forms say of the measured step, and how far the step is from it.
+void add_closed_form(Json& metrics, const PreparedRun& run, const Precision& precision, const ResolvedLink& link,
+                     const Measurement& measurement, const TrainOutcome& outcome, std::int64_t warmup_steps) {
+  const ClosedForm form = closed_form_of(run.schedule, precision, link.link, measurement, outcome.trace, warmup_steps);
+  Json& value = metrics["closed_form_step_time_s"];
+  Json& ratio = metrics["step_time_over_closed_form"];
+  ratio["direction"] = value["direction"] = "lower";
+  value["median"] = ratio["median"] = nullptr;
+  if (form.step_time_s) {
+    value["median"] = finite_or_null(*form.step_time_s);
+    ratio["median"] = finite_or_null(median(measurement.step_time_s) / *form.step_time_s);
+    value["layer_forward_s"] = finite_or_null(form.forward_s);
+    value["layer_backward_s"] = finite_or_null(form.backward_s);
+  } else {
+    value["reason"] = ratio["reason"] = form.reason;
+  }
+}
+
+// What a simulation says nothing of.
+void take_out_unsimulated(Json& entry, const ResolvedLink& link) {
+  entry["link"] = {{"source", link.source}};
+  Json& metrics = entry["metrics"];
+  for (const char* name : {"loss", "gradient_norm"}) {
+    metrics[name] = Json::array({nullptr});
+    metrics[std::string(name) + "_reason"] = "simulated: nothing is trained";
+  }
+  for (const char* name : {"closed_form_step_time_s", "step_time_over_closed_form"}) {
+    metrics[name] = {{"direction", "lower"}, {"median", nullptr}, {"reason", "simulated: nothing is measured"}};
+  }
+  metrics["traffic_bytes"]["wire_reason"] = "simulated: nothing is sent";
+  metrics["peak_memory_bytes"]["resident_set"] = nullptr;
+  metrics["peak_memory_bytes"]["resident_set_reason"] = "simulated: nothing is allocated";
+}
+
 std::string new_run_id() {
   std::random_device device;
   const auto now = std::chrono::system_clock::now().time_since_epoch();
@@ -299,6 +334,12 @@ Json entry_of_run(const Experiment& experiment, const PreparedRun& run, const Re
   metrics["traffic_bytes"] = traffic_metric(run, measured);
   add_wire(metrics["traffic_bytes"], experiment.placement, outcome);
   metrics["peak_memory_bytes"] = memory_metric(run, outcome);
+  const Setting& setting = experiment.setting_of(run);
+  if (setting.cluster) {
+    take_out_unsimulated(entry, link);
+  } else {
+    add_closed_form(metrics, run, setting.precision, link, measurement, outcome, setting.warmup_steps);
+  }
   return entry;
 }
 
@@ -333,10 +374,10 @@ Json begin_result(const Experiment& experiment, const std::vector<std::string>& 
 }
 
 void record_link(Json& result, const ResolvedLink& link) {
-  Json& transport = result["scenario"]["transport"];
-  if (!transport.contains("link")) {
+  if (!result["scenario"].contains("transport") || !result["scenario"]["transport"].contains("link")) {
     return;
   }
+  Json& transport = result["scenario"]["transport"];
   const Json resolved = link_as_json(link);
   for (const auto& [name, value] : resolved.items()) {
     transport["link"][name] = value;
@@ -344,7 +385,8 @@ void record_link(Json& result, const ResolvedLink& link) {
 }
 
 void ResultFile::save(const Json& result) {
-  write_whole_file(path_, result.dump(2) + "\n", existing_);
+  // A command line or a path may hold bytes that are not UTF-8.
+  write_whole_file(path_, result.dump(2, ' ', false, Json::error_handler_t::replace) + "\n", existing_);
   existing_ = Existing::replace;  // it is ours from now on
 }
 

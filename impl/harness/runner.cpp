@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <climits>
 #include <filesystem>
 #include <map>
 #include <mutex>
@@ -12,6 +13,7 @@
 #include "impl/harness/context.h"
 #include "impl/harness/expectations.h"
 #include "impl/harness/result.h"
+#include "impl/harness/simulated_run.h"
 #include "impl/harness/statistics.h"
 
 namespace lamina {
@@ -19,17 +21,83 @@ namespace {
 
 // ---- before the first run ----------------------------------------------------------------------------------------
 
-void refuse_existing(const std::string& path, bool force) {
-  if (!force && std::filesystem::exists(path)) {
-    throw UsageError(fmt::format("{} exists; --force replaces it", path));
+// A file that will be written, and the key or option that names it.
+struct Output {
+  std::string key;
+  std::string path;
+};
+
+[[noreturn]] void refuse(const Output& output, const std::string& reason) {
+  constexpr std::size_t kLongest = 300;
+  const bool long_one = output.path.size() > kLongest;
+  throw UsageError(fmt::format("{}: {}{} {}", output.key, output.path.substr(0, kLongest), long_one ? "..." : "", reason));
+}
+
+void check_can_be_named(const Output& output, bool force) {
+  std::error_code error;
+  const bool exists = std::filesystem::exists(output.path, error);
+  if (error) {
+    refuse(output, fmt::format("cannot be looked at: {}", error.message()));
+  }
+  if (exists && !force) {
+    refuse(output, "exists; --force replaces it");
+  }
+  constexpr std::size_t kEndingOfTemporaryName = 7;
+  if (std::filesystem::path(output.path).filename().native().size() + kEndingOfTemporaryName > NAME_MAX) {
+    refuse(output, fmt::format("is too long a name; at most {} bytes", NAME_MAX - kEndingOfTemporaryName));
   }
 }
 
-void make_folder(const std::filesystem::path& folder) {
+void make_folder(const Output& output) {
+  const std::filesystem::path folder = std::filesystem::path(output.path).parent_path();
   std::error_code error;
-  std::filesystem::create_directories(folder, error);
+  if (!folder.empty()) {
+    std::filesystem::create_directories(folder, error);
+  }
   if (error) {
-    throw UsageError(fmt::format("the folder {} cannot be made: {}", folder.string(), error.message()));
+    refuse(output, fmt::format("cannot be written: its folder cannot be made: {}", error.message()));
+  }
+}
+
+std::vector<Output> outputs_of(const Experiment& experiment, const RunOptions& options) {
+  std::vector<Output> outputs{{"--out", options.out + "/result.json"}};
+  if (options.trace) {
+    outputs.push_back({"--out", options.out + "/trace.json"});
+  }
+  for (const PreparedRun& run : experiment.runs) {
+    if (const auto dump = dump_of(experiment.setting_of(run), run.name)) {
+      for (const Output& output : {Output{"dump.gradients", dump->gradients}, Output{"dump.weights", dump->weights}}) {
+        if (!output.path.empty()) {
+          outputs.push_back(output);
+        }
+      }
+    }
+  }
+  return outputs;
+}
+
+// The file behind a path, however the path is spelt.
+std::string file_behind(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path canonical = std::filesystem::weakly_canonical(path, error);
+  return error ? path : canonical.string();
+}
+
+// No output may take the place of another one, nor of what the runs read.
+void check_different(const Experiment& experiment, const std::vector<Output>& outputs) {
+  std::map<std::string, std::string> taken{{file_behind(experiment.scenario.file), "the scenario"}};
+  for (const Setting& setting : experiment.scenario.settings) {
+    for (const auto& [path, what] : {std::pair{setting.data.path, "data"}, {setting.initial_weights, "initial_weights"}}) {
+      if (!path.empty()) {
+        taken.emplace(file_behind(path), what);
+      }
+    }
+  }
+  for (const Output& output : outputs) {
+    const auto& [place, is_new] = taken.emplace(file_behind(output.path), fmt::format("{} {}", output.key, output.path));
+    if (!is_new) {
+      refuse(output, fmt::format("would overwrite {}", place->second));
+    }
   }
 }
 
@@ -41,7 +109,8 @@ void warn_about(const Experiment& experiment, Reporter& reporter) {
     }
   }
   const auto cores = static_cast<double>(usable_cores().size());
-  if (const double load = load_average(); load > cores / 2) {
+  const bool timed = experiment.scenario.executor == Executor::train;
+  if (const double load = load_average(); timed && load > cores / 2) {
     reporter.warn(fmt::format("the machine is busy (load {:.1f} on {} cores): times will be too long", load, cores));
   }
 }
@@ -67,6 +136,9 @@ class LinkResolver {
 
   ResolvedLink resolve(std::size_t index) {
     const Setting& setting = experiment_.scenario.settings[index];
+    if (setting.cluster) {
+      return {{}, "cluster " + setting.cluster->name, {}};
+    }
     const LinkRequest& wanted = setting.link;
     if (experiment_.placement.over_processes()) {
       return {{}, "network", {}};
@@ -174,7 +246,11 @@ class Runner {
     result_["expectations"] = evaluate_expectations(experiment_.scenario, result_["runs"]);
     result_["ended"] = utc_now();
     file_.save(result_);
-    return judge();
+    const ExitCode code = judge();
+    if (reporter_.table_lost()) {
+      throw Error(fmt::format("the table cannot be written; the result is in {}", file_.path()));
+    }
+    return code;
   }
 
  private:
@@ -226,16 +302,18 @@ class Runner {
   Json train_run(std::size_t index, const ResolvedLink& link) {
     const PreparedRun& run = experiment_.runs[index];
     TrainRequest request = train_request(experiment_, run, link.link);
-    request.trace = options_.trace;
     const std::int64_t steps = request.warmup_steps + request.measured_steps;
     reporter_.run_begins(run.name, index, experiment_.runs.size());
     put_entry(index, entry_not_run(experiment_, run, "failed", "the program ended while it ran"), index);
     try {
+      const auto& cluster = experiment_.setting_of(run).cluster;
+      request.trace = options_.trace || !cluster;  // of what is trained, the closed form reads it
       const StepProgress progress = [&](std::int64_t step, const StepRecord& record) {
         reporter_.step_ended(step, steps, record);
       };
-      const TrainOutcome outcome =
-          transport_ == nullptr ? backend_.train(request, progress) : backend_.train_on(request, *transport_, progress);
+      const TrainOutcome outcome = cluster                 ? simulate_run(request, *cluster)
+                                   : transport_ == nullptr ? backend_.train(request, progress)
+                                                           : backend_.train_on(request, *transport_, progress);
       Json entry = entry_of_run(experiment_, run, link, outcome);
       if (options_.trace) {
         trace_.add_run(run.name, run.schedule, outcome.trace);
@@ -294,28 +372,20 @@ class Runner {
 
 }  // namespace
 
+ResolvedLink resolve_link(const Experiment& experiment, std::size_t setting, const Backend& backend,
+                          Reporter& reporter) {
+  return LinkResolver(experiment, backend, reporter).resolve(setting);
+}
+
 // Nothing is overwritten by surprise, and nothing fails for want of a folder after hours of training.
 void make_room(const Experiment& experiment, const RunOptions& options) {
-  std::vector<std::string> files{options.out + "/result.json"};
-  if (options.trace) {
-    files.push_back(options.out + "/trace.json");
+  const std::vector<Output> outputs = outputs_of(experiment, options);
+  check_different(experiment, outputs);
+  for (const Output& output : outputs) {
+    check_can_be_named(output, options.force);
   }
-  for (const PreparedRun& run : experiment.runs) {
-    if (const auto dump = dump_of(experiment.setting_of(run), run.name)) {
-      for (const std::string& file : {dump->gradients, dump->weights}) {
-        if (!file.empty()) {
-          files.push_back(file);
-        }
-      }
-    }
-  }
-  for (const std::string& file : files) {
-    refuse_existing(file, options.force);
-  }
-  for (const std::string& file : files) {
-    if (const auto folder = std::filesystem::path(file).parent_path(); !folder.empty()) {
-      make_folder(folder);
-    }
+  for (const Output& output : outputs) {
+    make_folder(output);
   }
 }
 
@@ -326,11 +396,11 @@ ExitCode run_experiment(const Experiment& experiment, const Backend& backend, co
   return Runner(experiment, backend, options, reporter, transport).run();
 }
 
-void follow_experiment(const Experiment& experiment, const Backend& backend, bool trace, MpiTransport& transport) {
+void follow_experiment(const Experiment& experiment, const Backend& backend, MpiTransport& transport) {
   for (const PreparedRun& run : experiment.runs) {
     if (run.not_started.empty() && transport.rank() < run.ranks()) {
       TrainRequest request = train_request(experiment, run, {});
-      request.trace = trace;
+      request.trace = true;  // as on rank 0, whose closed form reads it
       backend.train_on(request, transport, {});
     }
   }

@@ -307,7 +307,7 @@ TEST(Prepare, RefusesABatchThatDoesNotDivideBeforeAnythingStarts) {
 
 TEST(Prepare, RefusesWhatCannotFitIntoMemory) {
   Json document = small_scenario();
-  document["model"] = {{"layers", 1000000}, {"hidden", 10000}, {"heads", 2}, {"sequence", 8}, {"vocabulary", 16}};
+  document["model"] = {{"layers", 100000}, {"hidden", 10000}, {"heads", 2}, {"sequence", 8}, {"vocabulary", 16}};
   EXPECT_THROW(prepare(fakes::read(document), fakes::backend()), UsageError);
   document["model"]["hidden"] = 4;
   document["model"]["layers"] = 1;

@@ -145,6 +145,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadText{"sweep_of_object", R"("runs")", R"("sweep":{"model":[1]},"runs")", "sweep.model cannot be swept"},
         BadText{"sweep_without_values", R"("runs")", R"("sweep":{"seed":[]},"runs")", "sweep.seed is []"},
         BadText{"sweep_same_value", R"("runs")", R"("sweep":{"seed":[1,1]},"runs")", "sweep.seed holds a value twice"},
+        BadText{"sweep_null", R"("runs")", R"("sweep":{"seed":[1,null]},"runs")", "sweep.seed holds null"},
         BadText{"sweep_bad_value", R"("runs")", R"("sweep":{"seed":[1,-1]},"runs")", "seed is -1"}),
     [](const auto& chosen) { return chosen.param.name; });
 
