@@ -47,9 +47,10 @@ constexpr int kAbortExitCode = 3;
 // For the failing rank to write down that it failed, and for the launcher to pass on the cause before its own words.
 constexpr double kAbortGrace_s = 0.5;
 constexpr double kTelling_s = 0.3;  // at most, for telling rank 0 of a failure
-constexpr double kHeard_s = 2;      // after this long, who heard of a failure no longer relies on the failed rank's abort
-constexpr double kStuck_s = 3;            // after this long inside one MPI call, an abort no longer waits for it
-constexpr double kLeft_s = 2;             // messages of a rank that has left still arrive for this long
+constexpr double kHeard_s = 2;  // after this long, who heard of a failure no longer relies on the failed rank's abort
+constexpr double kStuck_s = 3;  // after this long inside one MPI call, an abort no longer waits for it
+constexpr double kLeft_s = 2;   // messages of a rank that has left still arrive for this long
+constexpr double kTidings_s = 0.01;  // between looks for heartbeats and their like: every one asks the system once more
 constexpr double kIdleLook_s = 0.05;      // between looks while only heartbeats are under way
 constexpr double kQuietLookFactor = 2.5;  // looks are this much rarer once nothing has ended for kQuiet_s
 constexpr double kQuiet_s = 0.05;
@@ -205,12 +206,13 @@ class Engine {
   std::mutex mutex_;                 // guards what follows up to the thread's own part; not held during MPI calls
   std::condition_variable posted_;   // for the progress thread
   std::condition_variable outside_;  // the progress thread left MPI, or is ready
+  bool initialised_ = false;         // MPI is; from here on it takes messages between all ranks to be ready
   bool ready_ = false;
-  bool inside_ = false;  // the progress thread is in MPI
-  bool frozen_ = false;  // buffers may be gone: MPI must not run any more
+  bool inside_ = false;    // the progress thread is in MPI
+  bool frozen_ = false;    // buffers may be gone: MPI must not run any more
   bool given_up_ = false;  // buffers are gone
-  bool telling_ = false;  // rank 0 is still to be told of the failure; until then all buffers stay
-  bool heard_ = false;    // it was another rank that failed
+  bool telling_ = false;   // rank 0 is still to be told of the failure; until then all buffers stay
+  bool heard_ = false;     // it was another rank that failed
   bool leaving_ = false;
   std::exception_ptr start_failure_;
   std::string reason_;
@@ -229,6 +231,7 @@ class Engine {
   std::vector<MPI_Status> statuses_;
   Clock::time_point last_ended_;
   Clock::time_point last_look_;
+  Clock::time_point last_tidings_;
   char beat_out_ = 0;
   char beat_in_ = 0;
   MPI_Request beat_send_ = MPI_REQUEST_NULL;
@@ -251,7 +254,15 @@ Engine::Engine(const MpiOptions& options) : options_(options) {
                "pieces of {} bytes", options.most_piece_bytes);
   thread_ = std::thread([this] { run(); });
   Lock lock(mutex_);
-  outside_.wait(lock, [&] { return ready_; });
+  outside_.wait(lock, [&] { return ready_ || initialised_; });
+  if (!outside_.wait_for(lock, ticks(options.start_within_s), [&] { return ready_; })) {
+    // MPI holds the progress thread, so this process just ends, and the launcher sees to the others.
+    fmt::print(stderr,
+               "lamina: rank {} of {}: the first messages have not come through within {} s: can all hosts "
+               "reach each other by the network that MPI has chosen (for TCP: btl_tcp_if_include)?\n",
+               rank_, size_, options.start_within_s);
+    std::_Exit(kAbortExitCode);
+  }
   if (start_failure_) {
     lock.unlock();
     thread_.join();
@@ -451,6 +462,11 @@ void Engine::start() {
   check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
   MPI_Comm_size(MPI_COMM_WORLD, &size_);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
+  {
+    const Lock lock(mutex_);
+    initialised_ = true;
+    outside_.notify_all();
+  }
   check_library_fits_launcher(size_, launched_ranks());
   check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &world_), "MPI_Comm_dup");
   MPI_Comm_set_errhandler(world_, MPI_ERRORS_RETURN);
@@ -495,9 +511,12 @@ bool Engine::look() {
   if (size_ == 1) {
     return leaving;
   }
-  keep_alive();
-  hear_leaving();
-  hear_failure();
+  if (const auto now = Clock::now(); leaving || now - last_tidings_ > ticks(kTidings_s)) {
+    last_tidings_ = now;
+    keep_alive();
+    hear_leaving();
+    hear_failure();
+  }
   if (leaving && leaving_sends_.empty()) {
     say_leaving();
   }

@@ -15,7 +15,8 @@ struct MpiOptions {
   bool rendezvous = false;       // no send ends before its receive is posted, however small (else MPI may buffer it)
   double look_every_s = 200e-6;  // how long the progress thread sleeps while messages are under way
   double heartbeat_every_s = 1;
-  double silent_after_s = 6;  // without a sign of life for this long, a rank is taken to be stopped and the job ends
+  double start_within_s = 60;  // from when MPI is initialised to when all ranks have exchanged messages, or the end
+  double silent_after_s = 6;   // without a sign of life for this long, a rank is taken to be stopped and the job ends
 };
 
 // What messages really travel by, as far as the library tells.

@@ -36,7 +36,8 @@ struct RankOutcome {
 // One step as these ranks saw it: all of them, or those that are known so far.
 StepRecord combine(std::span<const RankStep> ranks);
 
-// All ranks' outcomes, by rank. Resident-set growth and wire are those of the processes: one for all ranks, or one each.
+// All ranks' outcomes, by rank. Resident-set growth and wire are those of the processes: one for all ranks, or one
+// each.
 enum class RanksAre : std::uint8_t { threads, processes };
 TrainOutcome assemble(const Plan& plan, std::vector<RankOutcome> ranks, RanksAre ranks_are);
 

@@ -162,8 +162,8 @@ TrainOutcome train(const TrainRequest& request, const StepProgress& progress) {
   const auto run = [&](int rank) {
     Transport& transport = fabric.endpoint(rank);
     try {
-      outcomes[static_cast<std::size_t>(rank)] = run_rank(
-          inputs, transport, [&](std::int64_t step, const RankStep& from) { board.put(step, rank, from); });
+      outcomes[static_cast<std::size_t>(rank)] =
+          run_rank(inputs, transport, [&](std::int64_t step, const RankStep& from) { board.put(step, rank, from); });
     } catch (const std::exception& error) {
       transport.abort(cause_of(error, rank));
     }

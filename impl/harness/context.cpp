@@ -172,8 +172,11 @@ Json describe_context(const Placement& placement, std::int64_t ranks, int thread
   context["ranks"] = Json::array();
   for (std::int64_t rank = 0; rank < ranks; ++rank) {
     const RankPlace place = placement.of(rank);
-    context["ranks"].push_back(
-        {{"rank", rank}, {"host", place.host}, {"cores", place.cores}, {"device", nullptr}, {"network", place.network}});
+    context["ranks"].push_back({{"rank", rank},
+                                {"host", place.host},
+                                {"cores", place.cores},
+                                {"device", nullptr},
+                                {"network", place.network}});
   }
   context["environment"] = environment();
   return context;

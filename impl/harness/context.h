@@ -35,9 +35,9 @@ struct Placement {
 // computes with as many threads as its shares make up, at least one, and all ranks with as many as the least of them.
 struct ComputeShare {
   int threads_per_rank = 1;
-  std::int64_t cores = 1;       // different ones, of all hosts
+  std::int64_t cores = 1;           // different ones, of all hosts
   std::int64_t most_on_a_host = 1;  // ranks
-  bool oversubscribed = false;  // some core has more than one compute thread
+  bool oversubscribed = false;      // some core has more than one compute thread
 };
 ComputeShare compute_share(const Placement& placement, std::int64_t ranks);
 

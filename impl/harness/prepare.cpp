@@ -9,19 +9,20 @@
 namespace lamina {
 namespace {
 
-// All ranks of a host live in its memory, taken to be as large as this one's; what cannot fit is refused before it is tried.
+// All ranks of a host live in its memory, taken to be as large as this one's; what cannot fit is refused before it is
+// tried.
 void check_fits(const PreparedRun& run) {
   if (!run.prediction.memory) {
     return;
   }
   const MemoryPrediction& memory = *run.prediction.memory;
   const std::int64_t ranks = run.share.most_on_a_host;
-  const double bytes = static_cast<double>(ranks) *
-                       (static_cast<double>(memory.state()) + static_cast<double>(memory.checkpoints) +
-                        static_cast<double>(memory.gathered));
+  const double bytes =
+      static_cast<double>(ranks) * (static_cast<double>(memory.state()) + static_cast<double>(memory.checkpoints) +
+                                    static_cast<double>(memory.gathered));
   if (const double available = physical_memory_bytes(); bytes > available) {
-    throw UsageError(fmt::format("{} ranks need at least {:.3g} GB; this machine has {:.3g} GB", ranks,
-                                 bytes / 1e9, available / 1e9));
+    throw UsageError(fmt::format("{} ranks need at least {:.3g} GB; this machine has {:.3g} GB", ranks, bytes / 1e9,
+                                 available / 1e9));
   }
 }
 

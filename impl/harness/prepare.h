@@ -19,7 +19,7 @@ struct PreparedRun {
   RunRequest request;
   Schedule schedule;  // verified; holds the plan
   Prediction prediction;
-  ComputeShare share;      // oversubscribed: its times say little
+  ComputeShare share;       // oversubscribed: its times say little
   std::string not_started;  // why it is skipped; empty: it is not
   const Plan& plan() const { return schedule.plan; }
   std::int64_t ranks() const { return schedule.plan.parallel.ranks(); }

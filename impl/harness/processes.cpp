@@ -76,9 +76,10 @@ std::string hash_of_plans(const Experiment& experiment, const Backend& backend, 
 
 void check_uses_processes(const Scenario& scenario) {
   if (!wants_processes(scenario)) {
-    throw UsageError(fmt::format("{}: transport.kind is {}, whose ranks are all in one process; start it without a "
-                                 "launcher, or set transport.kind=mpi",
-                                 scenario.file, scenario.settings.front().transport));
+    throw UsageError(
+        fmt::format("{}: transport.kind is {}, whose ranks are all in one process; start it without a "
+                    "launcher, or set transport.kind=mpi",
+                    scenario.file, scenario.settings.front().transport));
   }
 }
 

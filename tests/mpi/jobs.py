@@ -255,6 +255,26 @@ def case_wire(place):
     check(ledger < sent["lo"] < 1.5 * ledger, f"{sent} on the wire, {ledger} in the ledger", ended)
 
 
+def case_netlab(place):
+    """In the network lab each interface counts what its rank's ledger says, and little more; the lab is taken down."""
+    def change(document):
+        document["model"].update(hidden=64, vocabulary=256)
+    scenario = place.scenario(change)
+    out = place.folder / "out"
+    process, begin, _ = place.start([place.options.mpiexec, "run", "--ranks", "3", "--rate", "600mbit", "--"] +
+                                    place.command(scenario, ["--out", str(out)]))
+    ended = place.finish(process, begin, out)
+    check_fine(ended)
+    check(ended.errors.count("netlab: rank ") == 3, "no counters", ended)
+    traffic = ended.result["runs"][1]["metrics"]["traffic_bytes"]
+    for rank, wire in zip(traffic["per_rank"], traffic["wire"]["per_rank"]):
+        ledger = rank["data"]["reduce"] * traffic["wire"]["steps"]
+        sent = {port["port"]: port["sent"] for port in wire["ports"]}["lab0"]
+        check(ledger < sent < 1.1 * ledger, f"{sent} on the wire, {ledger} in the ledger", ended)
+    spaces = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
+    check(f"lamina-{process.pid}-" not in spaces, f"left: {spaces}", ended)
+
+
 # ---- with a fault ----
 
 def fault(place, kind, pattern, ranks=3, kind_of_transport="mpi"):

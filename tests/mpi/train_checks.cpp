@@ -54,16 +54,18 @@ void check_close(const Tensors& ours, const Tensors& theirs, double tolerance, c
 
 // Losses, norms, dumps, traffic and memory; tolerance 0: the same bits.
 void check_equal(const TrainOutcome& ours, const TrainOutcome& theirs, double tolerance, const std::string& what) {
-  LAMINA_CHECK(ours.steps.size() == theirs.steps.size() && ours.steps.size() == 3, "{} and {} steps",
-               ours.steps.size(), theirs.steps.size());
+  LAMINA_CHECK(ours.steps.size() == theirs.steps.size() && ours.steps.size() == 3, "{} and {} steps", ours.steps.size(),
+               theirs.steps.size());
   for (std::size_t step = 0; step < ours.steps.size(); ++step) {
     const auto near = [&](double a, double b) { return std::abs(a - b) <= tolerance * std::abs(b); };
     LAMINA_CHECK(near(ours.steps[step].loss, theirs.steps[step].loss), "{}: step {}: loss {} and {}", what, step,
                  ours.steps[step].loss, theirs.steps[step].loss);
     LAMINA_CHECK(near(ours.steps[step].gradient_norm, theirs.steps[step].gradient_norm), "{}: step {}: norm {} and {}",
                  what, step, ours.steps[step].gradient_norm, theirs.steps[step].gradient_norm);
-    LAMINA_CHECK(ours.steps[step].counted_targets == theirs.steps[step].counted_targets, "{}: step {}: {} and {} "
-                 "targets", what, step, ours.steps[step].counted_targets, theirs.steps[step].counted_targets);
+    LAMINA_CHECK(ours.steps[step].counted_targets == theirs.steps[step].counted_targets,
+                 "{}: step {}: {} and {} "
+                 "targets",
+                 what, step, ours.steps[step].counted_targets, theirs.steps[step].counted_targets);
   }
   LAMINA_CHECK(ours.parameters_built == theirs.parameters_built && ours.layers_built == theirs.layers_built,
                "{}: {} and {} parameters", what, ours.parameters_built, theirs.parameters_built);
@@ -110,10 +112,11 @@ void check_case(const ScheduleCase& c, Transport& transport) {
     const TrainOutcome threads = train(with_dump(request, "threads"), {});
     check_equal(ours, threads, 0, "over threads");
     check_ledgers(ours, threads);
-    const TrainOutcome one = train(with_dump(request_of({.method = "data_parallel", .layers = c.layers,
-                                                         .micro_batches = c.data * c.micro_batches}),
-                                             "one"),
-                                   {});
+    const TrainOutcome one = train(
+        with_dump(
+            request_of({.method = "data_parallel", .layers = c.layers, .micro_batches = c.data * c.micro_batches}),
+            "one"),
+        {});
     check_equal(ours, one, 1e-11, "on one rank");
     for (const char* kind : {".gradients", ".weights"}) {
       const auto file = [&](const char* name) { return read_safetensors(std::string(name) + kind); };
@@ -135,10 +138,21 @@ void check_traffic(Transport& transport) {
       {{.method = "data_parallel", .layers = 3, .micro_batches = 4, .data = 2}, 1530, 0, 600, 594},
       {{.method = "layered_accumulation", .layers = 3, .micro_batches = 4, .data = 2}, 1530, 0, 600, 594},
       {{.method = "layered_accumulation", .layers = 3, .micro_batches = 2, .data = 5}, 2448, 0, 960, 952},
-      {{.method = "layered_accumulation", .layers = 3, .micro_batches = 4, .data = 2, .zero_stage = 3,
-        .resident_layers = 1}, 765, 1275, 300, 297},
+      {{.method = "layered_accumulation",
+        .layers = 3,
+        .micro_batches = 4,
+        .data = 2,
+        .zero_stage = 3,
+        .resident_layers = 1},
+       765,
+       1275,
+       300,
+       297},
       {{.method = "data_parallel", .layers = 3, .micro_batches = 4, .data = 2, .zero_stage = 3, .resident_layers = 1},
-       3060, 4335, 1200, 1188},
+       3060,
+       4335,
+       1200,
+       1188},
   };
   for (const Case& c : cases) {
     if (c.plan.data > transport.size() || transport.rank() >= c.plan.data) {
@@ -165,27 +179,50 @@ std::vector<ScheduleCase> cases() {
       {.method = "data_parallel", .layers = 2, .micro_batches = 3},
       {.method = "layered_accumulation", .layers = 3, .micro_batches = 4, .zero_stage = 3},
       {.method = "data_parallel", .layers = 3, .micro_batches = 2, .data = 2, .zero_stage = 2},
-      {.method = "layered_accumulation", .layers = 4, .micro_batches = 3, .data = 2, .zero_stage = 2,
-       .recompute = Recompute::selective, .keep_full_gradient = true},
+      {.method = "layered_accumulation",
+       .layers = 4,
+       .micro_batches = 3,
+       .data = 2,
+       .zero_stage = 2,
+       .recompute = Recompute::selective,
+       .keep_full_gradient = true},
       {.method = "modular_pipeline", .layers = 4, .micro_batches = 3, .pipeline = 2},
       {.method = "interleaved_one_f_one_b", .layers = 8, .micro_batches = 5, .pipeline = 2, .chunks = 3},
       {.method = "data_parallel", .layers = 2, .micro_batches = 3, .data = 3},
-      {.method = "layered_accumulation", .layers = 5, .micro_batches = 4, .data = 3, .groups = 2, .zero_stage = 3,
+      {.method = "layered_accumulation",
+       .layers = 5,
+       .micro_batches = 4,
+       .data = 3,
+       .groups = 2,
+       .zero_stage = 3,
        .resident_layers = 1},
       {.method = "one_f_one_b", .layers = 5, .micro_batches = 4, .pipeline = 3, .recompute = Recompute::full},
       {.method = "gpipe", .layers = 4, .micro_batches = 2, .data = 2, .pipeline = 2, .zero_stage = 3},
       {.method = "one_f_one_b", .layers = 4, .micro_batches = 5, .data = 2, .pipeline = 2, .zero_stage = 1},
       {.method = "modular_pipeline", .layers = 5, .micro_batches = 4, .data = 2, .pipeline = 2, .zero_stage = 3},
       {.method = "layered_accumulation", .layers = 3, .micro_batches = 4, .data = 5, .zero_stage = 1},
-      {.method = "data_parallel", .layers = 4, .micro_batches = 3, .data = 5, .zero_stage = 3,
+      {.method = "data_parallel",
+       .layers = 4,
+       .micro_batches = 3,
+       .data = 5,
+       .zero_stage = 3,
        .recompute = Recompute::full},
-      {.method = "one_f_one_b", .layers = 7, .micro_batches = 2, .data = 2, .pipeline = 3, .zero_stage = 2,
+      {.method = "one_f_one_b",
+       .layers = 7,
+       .micro_batches = 2,
+       .data = 2,
+       .pipeline = 3,
+       .zero_stage = 2,
        .recompute = Recompute::full},
-      {.method = "modular_pipeline", .layers = 7, .micro_batches = 3, .data = 2, .pipeline = 3, .zero_stage = 3,
+      {.method = "modular_pipeline",
+       .layers = 7,
+       .micro_batches = 3,
+       .data = 2,
+       .pipeline = 3,
+       .zero_stage = 3,
        .recompute = Recompute::full},
       {.method = "data_parallel", .layers = 3, .micro_batches = 2, .data = 7, .zero_stage = 1},
-      {.method = "interleaved_one_f_one_b", .layers = 8, .micro_batches = 4, .data = 2, .pipeline = 4,
-       .zero_stage = 3},
+      {.method = "interleaved_one_f_one_b", .layers = 8, .micro_batches = 4, .data = 2, .pipeline = 4, .zero_stage = 3},
       {.method = "modular_pipeline", .layers = 6, .micro_batches = 2, .data = 2, .pipeline = 4, .zero_stage = 2},
   };
 }

@@ -10,21 +10,21 @@ if(LAMINA_WITH_MPI)
   set(launch ${MPIEXEC_EXECUTABLE} --oversubscribe --bind-to none)
   set(gibibyte 1073741824)
   foreach(ranks 1 2 3 5)
-    lamina_mpi_register(mpi_checks_${ranks}_ranks
+    lamina_mpi_register(mpi_checks_${ranks}_ranks NEEDS mpi_checks
       COMMAND ${launch} -n ${ranks} $<TARGET_FILE:mpi_checks> ${ranks} ${gibibyte} 0 any)
   endforeach()
   # Nothing is buffered: the smallest eager limits that Open MPI takes (its headers), and synchronous sends.
-  lamina_mpi_register(mpi_checks_rendezvous
+  lamina_mpi_register(mpi_checks_rendezvous NEEDS mpi_checks
     COMMAND ${launch} --mca pml ob1 --mca btl self,vader --mca btl_vader_eager_limit 56
             -n 3 $<TARGET_FILE:mpi_checks> 3 ${gibibyte} 1 "ob1 (vader)")
-  lamina_mpi_register(mpi_checks_rendezvous_tcp
+  lamina_mpi_register(mpi_checks_rendezvous_tcp NEEDS mpi_checks
     COMMAND ${launch} --mca pml ob1 --mca btl self,tcp --mca btl_tcp_eager_limit 64 --mca btl_tcp_rndv_eager_limit 64
             -n 3 $<TARGET_FILE:mpi_checks> 3 ${gibibyte} 1 "ob1 (tcp)")
   # Messages cut into many pieces, as those beyond 2³¹ bytes are.
-  lamina_mpi_register(mpi_checks_pieces COMMAND ${launch} -n 2 $<TARGET_FILE:mpi_checks> 2 1000 0 any)
+  lamina_mpi_register(mpi_checks_pieces NEEDS mpi_checks COMMAND ${launch} -n 2 $<TARGET_FILE:mpi_checks> 2 1000 0 any)
 
   function(lamina_mpi_fault fault ranks pattern)
-    lamina_mpi_register(mpi_fault_${fault}_${ranks}_ranks
+    lamina_mpi_register(mpi_fault_${fault}_${ranks}_ranks NEEDS mpi_fault
       COMMAND sh "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/mpi_fault.sh" ${MPIEXEC_EXECUTABLE} $<TARGET_FILE:mpi_fault>
               ${fault} ${ranks} "${pattern}")
   endfunction()
@@ -42,12 +42,12 @@ if(LAMINA_WITH_MPI)
   lamina_mpi_fault(disagree 3 "^lamina: rank [0-2] on .*: the ranks were started with different scenarios: rank 2 has bad, rank 0 has good$")
 
   # Another MPI's launcher: each process would believe to be rank 0 of 1.
-  lamina_mpi_register(mpi_launcher_mismatch
+  lamina_mpi_register(mpi_launcher_mismatch NEEDS mpi_checks
     COMMAND ${CMAKE_COMMAND} -E env PMI_SIZE=4 $<TARGET_FILE:mpi_checks> 1 ${gibibyte} 0 any)
   set_tests_properties(mpi_launcher_mismatch PROPERTIES
     PASS_REGULAR_EXPRESSION "^the launcher started 4 processes .PMI_SIZE., but the MPI library")
 
-  lamina_mpi_register(mpi_two_jobs_at_once
+  lamina_mpi_register(mpi_two_jobs_at_once NEEDS mpi_checks
     COMMAND sh -c "\"$@\" & first=$! && \"$@\" && wait $first" sh
             ${launch} -n 2 $<TARGET_FILE:mpi_checks> 2 ${gibibyte} 0 any)
 endif()

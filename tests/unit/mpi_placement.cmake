@@ -1,0 +1,1 @@
+lamina_test(mpi_placement_test SOURCES mpi_placement_test.cpp LINKS lamina_harness)
