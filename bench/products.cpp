@@ -85,6 +85,8 @@ double flops_of(const std::vector<Product>& products) {
   return flops;
 }
 
+void use_blas_threads(int threads) { openblas_set_num_threads(threads); }
+
 void plain_multiply(const Product& p, const float* a, const float* b, float* c) {
   const auto as_blas = [](Transpose t) { return t == Transpose::yes ? CblasTrans : CblasNoTrans; };
   const auto size = [](std::int64_t n) { return static_cast<blasint>(n); };
@@ -100,7 +102,7 @@ std::int64_t elements(Transpose transpose, std::int64_t rows, std::int64_t colum
 
 }  // namespace
 
-PlainProducts::PlainProducts(std::vector<Product> products) : products_(std::move(products)) {
+Operands::Operands(const Product& p) {
   // Small numbers that differ, so that nothing overflows however often a product adds to its result.
   const auto numbers = [](std::int64_t count) {
     std::vector<float> values(static_cast<std::size_t>(count));
@@ -109,17 +111,19 @@ PlainProducts::PlainProducts(std::vector<Product> products) : products_(std::mov
     }
     return values;
   };
-  for (const Product& p : products_) {
-    a_.push_back(numbers(elements(p.transpose_a, p.m, p.k, p.lda)));
-    b_.push_back(numbers(elements(p.transpose_b, p.k, p.n, p.ldb)));
-    c_.push_back(numbers(elements(Transpose::no, p.m, p.n, p.ldc)));
-  }
+  a = numbers(elements(p.transpose_a, p.m, p.k, p.lda));
+  b = numbers(elements(p.transpose_b, p.k, p.n, p.ldb));
+  c = numbers(elements(Transpose::no, p.m, p.n, p.ldc));
 }
+
+PlainProducts::PlainProducts(std::vector<Product> products)
+    : products_(std::move(products)), operands_(products_.begin(), products_.end()) {}
 
 void PlainProducts::run() {
   for (std::size_t i = 0; i < products_.size(); ++i) {
+    Operands& operands = operands_[i];
     for (std::int64_t time = 0; time < products_[i].count; ++time) {
-      plain_multiply(products_[i], a_[i].data(), b_[i].data(), c_[i].data());
+      plain_multiply(products_[i], operands.a.data(), operands.b.data(), operands.c.data());
     }
   }
 }

@@ -19,7 +19,7 @@ struct Product {
   std::int64_t m = 0, n = 0, k = 0;
   std::int64_t lda = 0, ldb = 0, ldc = 0;
   bool accumulate = false;
-  std::int64_t count = 1;  // times it is made, each on memory of its own
+  std::int64_t count = 1;  // times it is made
   double flops() const { return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k); }
 };
 
@@ -31,7 +31,13 @@ std::vector<Product> head_products(const ModelShape& shape, std::int64_t batch, 
 
 double flops_of(const std::vector<Product>& products);  // all counts
 
-// Operands for a list of products, apart from each other in memory, and their run by cblas_sgemm alone.
+// Memory for one product.
+struct Operands {
+  std::vector<float> a, b, c;
+  explicit Operands(const Product& product);
+};
+
+// A list of products, each on memory of its own (once for all its counts), and its run by cblas_sgemm alone.
 class PlainProducts {
  public:
   explicit PlainProducts(std::vector<Product> products);
@@ -40,8 +46,11 @@ class PlainProducts {
 
  private:
   std::vector<Product> products_;
-  std::vector<std::vector<float>> a_, b_, c_;
+  std::vector<Operands> operands_;
 };
+
+// Threads of the BLAS itself; the engine's products always use one (kernels/matrix.h).
+void use_blas_threads(int threads);
 
 void plain_multiply(const Product& product, const float* a, const float* b, float* c);
 

@@ -1,8 +1,6 @@
 // One rank's training step, and the step's own matrix products by plain cblas, taken in turn. The same model and batch
 // as torch_step.py. Prints one JSON object.
 #include <sys/resource.h>
-#include <cblas.h>
-
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <iostream>
@@ -83,6 +81,7 @@ TrainRequest request_of(const Options& o) {
   const Plan plan =
       resolve_plan(data_parallel, o.model, {.global = o.global_batch, .micro = o.micro_batch}, wish, true);
   TrainRequest request{.schedule = build_schedule(data_parallel, plan)};
+  verify(request.schedule);
   request.optimizer = {
       .kind = OptimizerConfig::Kind::adamw, .learning_rate = 1e-3, .weight_decay = 0.1, .clip_norm = 1.0};
   request.data.kind = DataConfig::Kind::synthetic;
@@ -121,9 +120,9 @@ int main(int argc, char** argv) {
     }
     if (o.products) {
       const double start_s = wall_now_s();
-      openblas_set_num_threads(o.threads);
+      bench::use_blas_threads(o.threads);
       products.run();
-      openblas_set_num_threads(1);
+      bench::use_blas_threads(1);
       if (number > 0) {
         plain.wall_s.push_back(wall_now_s() - start_s);
         plain.processor_s.push_back(processor_now_s() - processor_after_s);
