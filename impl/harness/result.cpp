@@ -275,7 +275,7 @@ Json entry_of_run(const Experiment& experiment, const PreparedRun& run, const Re
   const auto warmup = static_cast<std::size_t>(experiment.setting_of(run).warmup_steps);
   LAMINA_CHECK(outcome.steps.size() > warmup, "{} steps ran, {} of them warm-up", outcome.steps.size(), warmup);
   const std::span<const StepRecord> measured = std::span(outcome.steps).subspan(warmup);
-  const Measurement measurement = measure(measured);
+  const Measurement measurement = measure(measured, tokens_per_step(run.plan()));
 
   Json entry = entry_head(experiment, run);
   entry["link"] = link_as_json(link);

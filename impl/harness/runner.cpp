@@ -194,7 +194,7 @@ class LinkResolver {
     request.warmup_steps = kWarmup;
     request.measured_steps = kMeasured;
     const TrainOutcome outcome = backend_.train(request, [](std::int64_t, const StepRecord&) {});
-    const double time = median(measure(std::span(outcome.steps).subspan(kWarmup)).step_time_s);
+    const double time = median(measure(std::span(outcome.steps).subspan(kWarmup), tokens_per_step(run.plan())).step_time_s);
     LAMINA_CHECK(time > 0, "a step of compute took {} s", time);
     return compute_times_[key] = time;
   }
