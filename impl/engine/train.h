@@ -65,7 +65,7 @@ struct StepRecord {
   std::vector<double> rank_time_s;     // wall time of the step on each rank
   std::vector<double> rank_exposed_s;  // of that, time in which the rank's compute stream ran nothing
   bool has_loss = true;                // loss and count are known: always, but for the progress of some processes
-  double loss = 0;                     // mean over the step's counted targets, before the update
+  double loss = 0;                     // mean over the step's counted targets, before the update; NaN without any
   double gradient_norm = 0;            // before clipping
   std::int64_t counted_targets = 0;
   bool skipped = false;   // nothing was updated: scaled gradients overflowed

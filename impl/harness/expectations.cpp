@@ -75,7 +75,7 @@ Measured largest_difference(const Json& of, const Json& equal_to, const std::str
   double largest = 0;
   for (std::size_t step = 0; step < left.size(); ++step) {
     if (left[step].is_null() || right[step].is_null()) {
-      return {{}, fmt::format("{} is not finite at step {}", metric, step)};
+      return {{}, fmt::format("{} is null at step {}", metric, step)};
     }
     const double a = left[step], b = right[step];
     const double scale = std::max(std::abs(a), std::abs(b));

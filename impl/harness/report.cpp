@@ -164,7 +164,9 @@ void Reporter::run_begins(const std::string& name, std::size_t index, std::size_
 
 void Reporter::step_ended(std::int64_t step, std::int64_t steps, const StepRecord& record) {
   const double slowest = *std::max_element(record.rank_time_s.begin(), record.rank_time_s.end());
-  const std::string loss = record.has_loss ? fmt::format("loss {:.4f}, ", record.loss) : "";
+  const std::string loss = !record.has_loss              ? ""
+                           : record.counted_targets == 0 ? "no target counted, "
+                                                         : fmt::format("loss {:.4f}, ", record.loss);
   progress(fmt::format("{}: step {}/{}, {}{:.1f} ms", run_, step + 1, steps, loss, slowest * 1e3), false);
 }
 

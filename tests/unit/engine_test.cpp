@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -350,6 +351,18 @@ TEST(EngineTest, PlannedMemoryIsWhatRanksHold) {
       }
     }
   }
+}
+
+TEST(EngineTest, WithoutACountedTargetThereIsNoLoss) {
+  ModelShape shape = kOdd;
+  shape.layers = 1;
+  TrainRequest request = request_of({.method = "data_parallel", .layers = 1, .micro_batches = 1, .data = 2}, shape);
+  std::ofstream("none.json") << R"({"tokens": [[1, 2, 3]], "targets": [[-1, -1, -1]]})";
+  request.data = {.kind = DataConfig::Kind::json_file, .path = "none.json", .seed = 1};
+  const TrainOutcome outcome = train(request, nullptr);
+  EXPECT_TRUE(std::isnan(outcome.steps[0].loss));
+  EXPECT_EQ(outcome.steps[0].counted_targets, 0);
+  EXPECT_EQ(outcome.steps[0].gradient_norm, 0);
 }
 
 // A link of 10 s latency is slow, not broken: a wait may last as long as all messages of a step one after the other.

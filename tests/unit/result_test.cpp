@@ -203,6 +203,22 @@ TEST(Result, NeverHoldsWhatIsNotANumber) {
   EXPECT_THAT(metrics["tokens_per_s"]["reason"], HasSubstr("not finite"));
 }
 
+TEST(Result, AStepWithoutACountedTargetHasNoLoss) {
+  Json document = small_scenario();
+  document["expect"] = Json::parse(R"([{"metric": "loss", "of": "layered", "equal_to": "layered", "within": 1}])");
+  const Ran ran = run(document, backend_where("layered_accumulation", [](const TrainRequest& request) {
+                        TrainOutcome outcome = fakes::train(request, [](std::int64_t, const StepRecord&) {});
+                        outcome.steps[2].loss = std::nan("");
+                        outcome.steps[2].counted_targets = 0;
+                        return outcome;
+                      }));
+  const Json& metrics = ran.result["runs"][1]["metrics"];
+  EXPECT_EQ(metrics["loss"], Json::parse("[5.0, 4.0, null, 2.0]"));
+  EXPECT_EQ(metrics["loss_reason"], "null where no target is counted");
+  EXPECT_EQ(ran.code, kNotMet);
+  EXPECT_EQ(ran.result["expectations"][0]["met"], false);
+}
+
 // Commas for decimals in C++ streams, as a locale would put them: numbers in files stay JSON.
 TEST(Result, DoesNotDependOnTheLocale) {
   struct Commas : std::numpunct<char> {
