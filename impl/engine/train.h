@@ -63,7 +63,9 @@ struct StepTraffic {
 
 struct StepRecord {
   std::vector<double> rank_time_s;     // wall time of the step on each rank
-  std::vector<double> rank_exposed_s;  // of that, time in which the rank's compute stream ran nothing
+  // Of that, time in which the rank neither computed nor loaded its samples: it waited for others. 0 by definition on
+  // one rank.
+  std::vector<double> rank_exposed_s;
   bool has_loss = true;                // loss and count are known: always, but for the progress of some processes
   double loss = 0;                     // mean over the step's counted targets, before the update; NaN without any
   double gradient_norm = 0;            // before clipping

@@ -353,6 +353,16 @@ TEST(EngineTest, PlannedMemoryIsWhatRanksHold) {
   }
 }
 
+TEST(EngineTest, OneRankExposesNoCommunication) {
+  ModelShape shape = kOdd;
+  shape.layers = 2;
+  TrainRequest request = request_of({.method = "layered_accumulation", .layers = 2, .micro_batches = 2}, shape);
+  for (const StepRecord& step : train(request, nullptr).steps) {
+    EXPECT_EQ(step.rank_exposed_s, std::vector{0.0});
+    EXPECT_GT(step.rank_time_s[0], 0);
+  }
+}
+
 TEST(EngineTest, WithoutACountedTargetThereIsNoLoss) {
   ModelShape shape = kOdd;
   shape.layers = 1;
