@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "impl/harness/files.h"
+#include "impl/base/files.h"
 #include "impl/harness/prepare.h"
 #include "impl/harness/strict_json.h"
 

@@ -14,7 +14,7 @@
 
 #include "impl/harness/chrome_trace.h"
 #include "impl/harness/expectations.h"
-#include "impl/harness/files.h"
+#include "impl/base/files.h"
 #include "impl/harness/runner.h"
 #include "tests/unit/harness_fakes.h"
 
