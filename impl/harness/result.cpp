@@ -313,6 +313,23 @@ Json entry_of_run(const Experiment& experiment, const PreparedRun& run, const Re
   return entry;
 }
 
+double most_bytes_sent(const Json& traffic) {
+  double most = 0;
+  for (const Json& rank : traffic["per_rank"]) {
+    most = std::max(most, rank["data"]["reduce"].get<double>() + rank["data"]["gather"].get<double>() +
+                              rank["pipeline"]["send"].get<double>() + rank["tensor"].value("all_reduce", 0.0));
+  }
+  return most;
+}
+
+double most_bytes_held(const Json& memory) {
+  double most = 0;
+  for (const Json& rank : memory["per_rank"]) {
+    most = std::max(most, rank["total"].get<double>());
+  }
+  return most;
+}
+
 Json begin_result(const Experiment& experiment, const std::vector<std::string>& arguments, const BlasInfo& blas) {
   std::int64_t most_ranks = 1;
   int threads_per_rank = 1;  // of the run with the most ranks
