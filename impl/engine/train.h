@@ -38,6 +38,9 @@ struct Disturbance {
   double sleep_s = 0;
 };
 
+// A trace's size must not grow with the length of a run.
+inline constexpr std::int64_t kTracedSteps = 3;
+
 struct TrainRequest {
   Schedule schedule;  // verified; its plan holds model, batch and parallel sizes
   Precision precision;
@@ -51,7 +54,7 @@ struct TrainRequest {
   EmulatedLink link;
   int compute_threads_per_rank = 1;
   bool communication = true;  // false: collectives move nothing (to measure compute alone; without pipeline and ZeRO)
-  bool trace = false;
+  bool trace = false;  // of the last kTracedSteps steps
   std::vector<Disturbance> disturbances;
 };
 

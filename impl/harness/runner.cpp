@@ -230,6 +230,10 @@ class Runner {
 
   ExitCode run() {
     file_.save(result_);
+    if (options_.force) {  // a trace of what the former result was about
+      std::error_code ignored;
+      std::filesystem::remove(options_.out + "/trace.json", ignored);
+    }
     if (transport_ != nullptr) {
       transport_->on_failure([this](const std::string& reason) { job_fails(reason); });
     }
@@ -287,10 +291,19 @@ class Runner {
         put_entry(index,
                   obstacle.empty() ? train_run(index, link) : entry_not_run(experiment_, run, "skipped", obstacle), {});
         if (options_.trace) {
-          write_whole_file(options_.out + "/trace.json", trace_.text(), Existing::replace);
+          write_trace();
         }
         reporter_.run_ended(result_["runs"][index]);
       }
+    }
+  }
+
+  // The result does not depend on it.
+  void write_trace() {
+    try {
+      write_whole_file(options_.out + "/trace.json", trace_.text(), Existing::replace);
+    } catch (const std::exception& error) {
+      reporter_.warn(fmt::format("no trace: {}", error.what()));
     }
   }
 

@@ -204,6 +204,20 @@ TEST(CommandLine, RunEndsWithTheRunnersCode) {
   EXPECT_EQ(lamina_command({"run", scenario_file(document), "--out", out, "--force"}).code, 1);
 }
 
+TEST(CommandLine, AFormerTraceDoesNotOutliveItsResult) {
+  const std::string file = scenario_file();
+  const std::string out = file + ".out";
+  EXPECT_EQ(lamina_command({"run", file, "--out", out, "--trace"}).code, 0);
+  EXPECT_TRUE(std::filesystem::exists(out + "/trace.json"));
+  EXPECT_EQ(lamina_command({"run", file, "--out", out, "--force"}).code, 0);
+  EXPECT_FALSE(std::filesystem::exists(out + "/trace.json"));
+  // A trace that cannot be written is not worth a run.
+  std::filesystem::create_directories(out + "/trace.json/in the way");
+  const Ended ended = lamina_command({"run", file, "--out", out, "--force", "--trace"});
+  EXPECT_EQ(ended.code, 0);
+  EXPECT_THAT(ended.errors, HasSubstr("warning: no trace: "));
+}
+
 TEST(CommandLine, ATableThatCannotBeWrittenIsAFailureAfterTheResultWasSaved) {
   const std::string file = scenario_file();
   const std::string out = file + ".out";

@@ -353,6 +353,21 @@ TEST(EngineTest, PlannedMemoryIsWhatRanksHold) {
   }
 }
 
+TEST(EngineTest, ATraceHoldsTheLastStepsAlone) {
+  ModelShape shape = kOdd;
+  shape.layers = 1;
+  TrainRequest request = request_of({.method = "data_parallel", .layers = 1, .micro_batches = 1, .data = 2}, shape);
+  request.trace = true;
+  request.warmup_steps = 2;
+  const TrainOutcome outcome = train(request, nullptr);
+  std::map<std::int32_t, std::size_t> events;  // by step
+  for (const TraceEvent& event : outcome.trace) {
+    ++events[event.step];
+  }
+  const std::size_t of_step = 2 * request.schedule.programs[0].ops.size();
+  EXPECT_EQ(events, (std::map<std::int32_t, std::size_t>{{2, of_step}, {3, of_step}, {4, of_step}}));
+}
+
 TEST(EngineTest, OneRankExposesNoCommunication) {
   ModelShape shape = kOdd;
   shape.layers = 2;
