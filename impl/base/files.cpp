@@ -102,7 +102,8 @@ class TemporaryFile {
 }  // namespace
 
 void write_whole_file(const std::string& path, std::string_view content, Existing existing) {
-  write_whole_file(path, [&](const WritePiece& write) { write(content); }, existing);
+  write_whole_file(
+      path, [&](const WritePiece& write) { write(content); }, existing);
 }
 
 void write_whole_file(const std::string& path, const std::function<void(const WritePiece&)>& produce,

@@ -54,7 +54,7 @@ struct TrainRequest {
   EmulatedLink link;
   int compute_threads_per_rank = 1;
   bool communication = true;  // false: collectives move nothing (to measure compute alone; without pipeline and ZeRO)
-  bool trace = false;  // of the last kTracedSteps steps
+  bool trace = false;         // of the last kTracedSteps steps
   std::vector<Disturbance> disturbances;
 };
 

@@ -29,7 +29,8 @@ struct Output {
 [[noreturn]] void refuse(const Output& output, const std::string& reason) {
   constexpr std::size_t kLongest = 300;
   const bool long_one = output.path.size() > kLongest;
-  throw UsageError(fmt::format("{}: {}{} {}", output.key, output.path.substr(0, kLongest), long_one ? "..." : "", reason));
+  throw UsageError(
+      fmt::format("{}: {}{} {}", output.key, output.path.substr(0, kLongest), long_one ? "..." : "", reason));
 }
 
 void check_can_be_named(const Output& output, bool force) {
@@ -86,14 +87,16 @@ std::string file_behind(const std::string& path) {
 void check_different(const Experiment& experiment, const std::vector<Output>& outputs) {
   std::map<std::string, std::string> taken{{file_behind(experiment.scenario.file), "the scenario"}};
   for (const Setting& setting : experiment.scenario.settings) {
-    for (const auto& [path, what] : {std::pair{setting.data.path, "data"}, {setting.initial_weights, "initial_weights"}}) {
+    for (const auto& [path, what] :
+         {std::pair{setting.data.path, "data"}, {setting.initial_weights, "initial_weights"}}) {
       if (!path.empty()) {
         taken.emplace(file_behind(path), what);
       }
     }
   }
   for (const Output& output : outputs) {
-    const auto& [place, is_new] = taken.emplace(file_behind(output.path), fmt::format("{} {}", output.key, output.path));
+    const auto& [place, is_new] =
+        taken.emplace(file_behind(output.path), fmt::format("{} {}", output.key, output.path));
     if (!is_new) {
       refuse(output, fmt::format("would overwrite {}", place->second));
     }
@@ -194,7 +197,8 @@ class LinkResolver {
     request.warmup_steps = kWarmup;
     request.measured_steps = kMeasured;
     const TrainOutcome outcome = backend_.train(request, [](std::int64_t, const StepRecord&) {});
-    const double time = median(measure(std::span(outcome.steps).subspan(kWarmup), tokens_per_step(run.plan())).step_time_s);
+    const double time =
+        median(measure(std::span(outcome.steps).subspan(kWarmup), tokens_per_step(run.plan())).step_time_s);
     LAMINA_CHECK(time > 0, "a step of compute took {} s", time);
     return compute_times_[key] = time;
   }

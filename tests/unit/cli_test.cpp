@@ -93,11 +93,10 @@ TEST(CommandLine, WhatAllRanksTogetherCannotAllocateIsRefused) {
   };
   const std::string file = scenario_file();
   EXPECT_EQ(lamina_command({"check", file}, backend).code, 0);  // two ranks: two thirds
-  expect_complaint(lamina_command({"check", file, "--set", "runs[].parallel.data=4"}, backend), 2,
-                   "4 ranks allocate");
+  expect_complaint(lamina_command({"check", file, "--set", "runs[].parallel.data=4"}, backend), 2, "4 ranks allocate");
   stages.clear();
-  expect_complaint(lamina_command({"check", file, "--set", "runs[].parallel={\"data\": 2, \"pipeline\": 2}"}, backend), 2,
-                   "4 ranks allocate");
+  expect_complaint(lamina_command({"check", file, "--set", "runs[].parallel={\"data\": 2, \"pipeline\": 2}"}, backend),
+                   2, "4 ranks allocate");
   EXPECT_EQ(stages, (std::vector<std::int64_t>{0, 1}));
 }
 
@@ -125,8 +124,7 @@ TEST(CommandLine, PathsThatNoFileCanHaveAreOneLineThatNamesTheKey) {
   const std::string file = scenario_file();
   const std::string out = file + ".out";
   const std::string long_name(300, 'n');
-  expect_complaint(lamina_command({"check", file, "--set", "data.text_file=" + long_name}), 2,
-                   "data.text_file is");
+  expect_complaint(lamina_command({"check", file, "--set", "data.text_file=" + long_name}), 2, "data.text_file is");
   expect_complaint(lamina_command({"check", file, "--set", "initial_weights=" + long_name}), 2, "initial_weights is");
   expect_complaint(lamina_command({"run", file, "--out", long_name}), 2, "--out: nnn");
   expect_complaint(lamina_command({"run", file, "--out", std::string(5000, 'n')}), 2, "--out: nnn");
@@ -147,9 +145,10 @@ TEST(CommandLine, SetIsReadAsStrictlyAsAScenario) {
   refused(R"(batch={"global": 8, "global": 4, "micro": 1})", "global is given twice");
   refused("runs[0]=null", "null cannot take runs[0] out of its list");
   refused("runs[layered]=5", "runs[1] would be 5, and must be an object");
-  EXPECT_EQ(lamina_command({"check", file, "--set",
-                            R"(runs[layered]={"name": "other", "method": "layered_accumulation"})"}).code,
-            0);
+  EXPECT_EQ(
+      lamina_command({"check", file, "--set", R"(runs[layered]={"name": "other", "method": "layered_accumulation"})"})
+          .code,
+      0);
   // Elsewhere such bytes are the system's business.
   const std::string out = file + ".\xff";
   EXPECT_EQ(lamina_command({"run", file, "--out", out}).code, 0);

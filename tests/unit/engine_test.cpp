@@ -394,7 +394,8 @@ TEST(EngineTest, WithoutACountedTargetThereIsNoLoss) {
 TEST(EngineTest, TheDeadlineAllowsForTheLatencyOfEveryMessage) {
   ModelShape shape = kOdd;
   shape.layers = 2;
-  TrainRequest request = request_of({.method = "modular_pipeline", .layers = 2, .micro_batches = 3, .pipeline = 2}, shape);
+  TrainRequest request =
+      request_of({.method = "modular_pipeline", .layers = 2, .micro_batches = 3, .pipeline = 2}, shape);
   EXPECT_EQ(longest_wait(request).count(), 10);
   request.link.latency_s = 10;
   // Three micro-batches over one boundary, there and back, are six messages.

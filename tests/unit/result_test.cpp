@@ -12,9 +12,9 @@
 #include <limits>
 #include <locale>
 
+#include "impl/base/files.h"
 #include "impl/harness/chrome_trace.h"
 #include "impl/harness/expectations.h"
-#include "impl/base/files.h"
 #include "impl/harness/runner.h"
 #include "tests/unit/harness_fakes.h"
 
