@@ -7,8 +7,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <clocale>
 #include <cmath>
 #include <csignal>
+#include <cstdlib>
 #include <limits>
 #include <locale>
 
@@ -217,6 +219,31 @@ TEST(Result, AStepWithoutACountedTargetHasNoLoss) {
   EXPECT_EQ(metrics["loss_reason"], "null where no target is counted");
   EXPECT_EQ(ran.code, kNotMet);
   EXPECT_EQ(ran.result["expectations"][0]["met"], false);
+}
+
+// German numbers for the C library, made from the source that systems with localedef have. False where there is none.
+bool set_german_locale() {
+  const std::string folder = std::filesystem::absolute("locales").string();
+  std::filesystem::create_directories(folder);
+  const std::string made = fmt::format("localedef -i de_DE -f UTF-8 '{0}/de_DE.UTF-8' > '{0}/log' 2>&1", folder);
+  if (std::system(made.c_str()) != 0) {
+    return false;
+  }
+  setenv("LOCPATH", folder.c_str(), 1);
+  const bool set = std::setlocale(LC_ALL, "de_DE.UTF-8") != nullptr;
+  unsetenv("LOCPATH");
+  return set && std::string_view(std::localeconv()->decimal_point) == ",";
+}
+
+TEST(Result, DoesNotDependOnTheLocaleOfTheLibrary) {
+  if (!set_german_locale()) {
+    GTEST_SUCCEED() << "this system cannot make one; the next test has commas of its own";
+  }
+  const Ran ran = run(small_scenario(), fakes::backend());
+  std::setlocale(LC_ALL, "C");
+  EXPECT_DOUBLE_EQ(ran.result["runs"][0]["metrics"]["exposed_communication_s"]["median"].get<double>(), 0.05);
+  EXPECT_EQ(ran.result["scenario"]["optimizer"]["learning_rate"], 0.1);
+  EXPECT_THAT(ran.table, HasSubstr("200.0..200.0"));
 }
 
 // Commas for decimals in C++ streams, as a locale would put them: numbers in files stay JSON.
