@@ -87,8 +87,9 @@ std::string file_behind(const std::string& path) {
 void check_different(const Experiment& experiment, const std::vector<Output>& outputs) {
   std::map<std::string, std::string> taken{{file_behind(experiment.scenario.file), "the scenario"}};
   for (const Setting& setting : experiment.scenario.settings) {
-    for (const auto& [path, what] :
-         {std::pair{setting.data.path, "data"}, {setting.initial_weights, "initial_weights"}}) {
+    const std::pair<std::string, const char*> inputs[]{{setting.data.path, "data"},
+                                                       {setting.initial_weights, "initial_weights"}};
+    for (const auto& [path, what] : inputs) {
       if (!path.empty()) {
         taken.emplace(file_behind(path), what);
       }

@@ -164,6 +164,7 @@ TEST(CommandLine, OutputsThatTakeTheNameOfAnotherFileAreRefused) {
   const std::string out = folder + "/out";
   fakes::write_file(folder + "/start", "weights");
   fakes::write_file(folder + "/text", "data");
+  std::filesystem::create_directories(out);
   std::filesystem::create_directory_symlink("out", folder + "/link");
   const auto dump_to = [&](const std::string& path) {
     return lamina_command({"run", file, "--out", out, "--force", "--trace", "--set", "initial_weights=start", "--set",

@@ -333,6 +333,7 @@ TEST(EngineTest, PlannedMemoryIsWhatRanksHold) {
                                           shape);
         request.optimizer.kind = OptimizerConfig::Kind::adamw;
         request.precision = precision_of(real);
+        request.precision.loss_scale = 1;
         request.measured_steps = 1;
         request.dump.reset();
         const TrainOutcome outcome = train(request, nullptr);
