@@ -245,7 +245,7 @@ int dispatch(const std::vector<std::string>& arguments, const Backend& backend, 
   CLI::App* run = app.add_subcommand("run", "Run a scenario, measure, write result.json, print a table");
   add_scenario(*run, options, true);
   run->add_option("--out", options.out, "Folder of the result (default: out/NAME)");
-  run->add_flag("--trace", options.trace, "Write trace.json beside it, for ui.perfetto.dev");
+  run->add_flag("--trace", options.trace, "Write trace.json beside it, each run's last 3 steps, for ui.perfetto.dev");
   run->add_flag("--force", options.force, "Replace files that exist");
 
   CLI::App* check = app.add_subcommand("check", "Say what a scenario resolves to, or what is wrong with it");

@@ -14,7 +14,7 @@ namespace {
 constexpr double kManySizes = 1e9;
 constexpr double kManySequences = 1e12;
 constexpr double kManyRanks = 1e6;
-constexpr double kManySteps = 1e6;  // a result holds some numbers of every step
+constexpr double kManySteps = 1e6;                   // a result holds some numbers of every step
 constexpr double kLargestSeed = 9007199254740992.0;  // 2^53: every JSON reader keeps it exactly
 constexpr std::string_view kRunName = "^[A-Za-z0-9][A-Za-z0-9 ._+-]{0,99}$";
 

@@ -19,8 +19,8 @@ std::string header_lines(const Json& result);
 std::string table_heading();
 std::string table_row(const Json& run);
 
-// Writes to two streams (stdout and stderr in the program); what cannot be written does not stop it. On a terminal progress is one line that is written over;
-// elsewhere a line now and then.
+// Writes to two streams (stdout and stderr in the program); what cannot be written does not stop it. On a terminal
+// progress is one line that is written over; elsewhere a line now and then.
 class Reporter {
  public:
   Reporter(std::FILE* table, std::FILE* progress);
