@@ -137,7 +137,10 @@ Device device(const Node& node) {
   Device result;
   result.name = text(child(node, "name"));
   const Node peaks = child(node, "peak_flops_per_s");
-  check_keys(peaks, {"fp16"}, {"bf16", "tf32", "fp32", "fp64"});
+  check_keys(peaks, {}, {"fp16", "bf16", "tf32", "fp32", "fp64"});
+  if (peaks.value.empty()) {
+    refuse(peaks.path, "is empty; it must hold the rate of at least one precision");
+  }
   for (const auto& [precision, unused] : peaks.value.items()) {
     result.peak_flops_per_s[precision] = quantity(child(peaks, precision), positive);
   }

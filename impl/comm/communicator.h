@@ -101,6 +101,8 @@ class Transport {
   virtual TrafficLedger& ledger() = 0;
   // Makes every blocked or later call on every rank throw Aborted; the first reason wins.
   virtual void abort(const std::string& reason) = 0;
+  // Whether the job is being ended. Where ranks are processes, they end with it before anybody can ask.
+  virtual bool aborted() const { return false; }
   // How long one wait() may take; without end until set.
   virtual void set_deadline(std::chrono::duration<double> longest_wait) = 0;
 };

@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <functional>
 #include <limits>
 #include <mutex>
 #include <optional>
@@ -34,6 +35,7 @@ Clock::duration ticks(double s) { return std::chrono::ceil<Clock::duration>(Seco
 constexpr int kGroupTag = 0;
 constexpr int kHeartbeatTag = 1;
 constexpr int kLeavingTag = 2;
+constexpr int kFailureTag = 3;
 constexpr int kFirstGroupTag = 16;
 constexpr int kGroupsPerLeader = 1024;
 
@@ -44,6 +46,8 @@ constexpr char kGoodbye = 1;
 constexpr int kAbortExitCode = 3;
 // For the failing rank to write down that it failed, and for the launcher to pass on the cause before its own words.
 constexpr double kAbortGrace_s = 0.5;
+constexpr double kTelling_s = 0.3;  // at most, for telling rank 0 of a failure
+constexpr double kHeard_s = 2;      // after this long, who heard of a failure no longer relies on the failed rank's abort
 constexpr double kStuck_s = 3;            // after this long inside one MPI call, an abort no longer waits for it
 constexpr double kLeft_s = 2;             // messages of a rank that has left still arrive for this long
 constexpr double kIdleLook_s = 0.05;      // between looks while only heartbeats are under way
@@ -157,6 +161,7 @@ class Engine {
   void give_up(const Passage& passage);
   void abort(const std::string& reason);
   void set_deadline(double longest_wait_s);
+  void on_failure(std::function<void(const std::string&)> react);
 
  private:
   struct Under {  // one piece that MPI has
@@ -179,9 +184,13 @@ class Engine {
   void say_leaving();
   bool everybody_leaves();
   void say_goodbye();
+  void tell_first();
+  void expect_failure();
+  void hear_failure();
   void settle(const Under& piece, const MPI_Status& status);
   void wake_all();
   void abort_locked(const std::string& reason);
+  void fail_locked(const std::string& reason);
   double seconds_to_next_look() const;
   int left_neighbour() const { return (rank_ + size_ - 1) % size_; }
 
@@ -199,9 +208,13 @@ class Engine {
   bool ready_ = false;
   bool inside_ = false;  // the progress thread is in MPI
   bool frozen_ = false;  // buffers may be gone: MPI must not run any more
+  bool given_up_ = false;  // buffers are gone
+  bool telling_ = false;  // rank 0 is still to be told of the failure; until then all buffers stay
+  bool heard_ = false;    // it was another rank that failed
   bool leaving_ = false;
   std::exception_ptr start_failure_;
   std::string reason_;
+  std::function<void(const std::string&)> react_;
   Clock::time_point aborted_at_;
   double longest_wait_s_ = std::numeric_limits<double>::infinity();
   std::vector<std::shared_ptr<Passage>> fresh_;
@@ -226,6 +239,8 @@ class Engine {
   char leaving_byte_out_ = 0;
   MPI_Request leaving_receive_ = MPI_REQUEST_NULL;
   std::vector<MPI_Request> leaving_sends_;
+  std::array<char, 2048> failure_{};  // told or heard
+  MPI_Request failure_receive_ = MPI_REQUEST_NULL;
   std::thread thread_;  // last: it uses all of the above
 };
 
@@ -324,7 +339,8 @@ void Engine::give_up(const Passage& passage) {
   Lock lock(mutex_);
   if (passage.pieces_left > 0) {
     frozen_ = true;
-    outside_.wait_for(lock, ticks(kStuck_s), [&] { return !inside_; });
+    outside_.wait_for(lock, ticks(kStuck_s), [&] { return !inside_ && !telling_; });
+    given_up_ = true;
   }
 }
 
@@ -334,16 +350,28 @@ void Engine::abort(const std::string& reason) {
 }
 
 void Engine::abort_locked(const std::string& reason) {
-  if (!reason_.empty()) {
-    return;
+  if (reason_.empty()) {
+    fail_locked(reason.empty() ? "no reason given" : reason);
+    telling_ = rank_ != 0 && !given_up_;
+    fmt::print(stderr, "lamina: rank {} on {}: {}\n", rank_, host_, reason_);
+    std::fflush(stderr);
   }
-  reason_ = reason.empty() ? "no reason given" : reason;
+}
+
+void Engine::fail_locked(const std::string& reason) {
+  reason_ = reason;
   aborted_at_ = Clock::now();
   frozen_ = true;
-  fmt::print(stderr, "lamina: rank {} on {}: {}\n", rank_, host_, reason_);
-  std::fflush(stderr);
   wake_all();
   posted_.notify_all();
+  if (react_) {
+    std::exchange(react_, nullptr)(reason_);
+  }
+}
+
+void Engine::on_failure(std::function<void(const std::string&)> react) {
+  const Lock lock(mutex_);
+  react_ = std::move(react);
 }
 
 void Engine::set_deadline(double longest_wait_s) {
@@ -378,7 +406,15 @@ void Engine::run() {
   }
   for (bool done = false; !done;) {
     if (!reason_.empty()) {
-      posted_.wait_until(lock, aborted_at_ + ticks(kAbortGrace_s), [] { return false; });
+      if (std::exchange(telling_, false)) {
+        inside_ = true;
+        lock.unlock();
+        tell_first();
+        lock.lock();
+        inside_ = false;
+        outside_.notify_all();
+      }
+      posted_.wait_until(lock, aborted_at_ + ticks(heard_ ? kHeard_s : kAbortGrace_s), [] { return false; });
       lock.unlock();
       MPI_Abort(world_, kAbortExitCode);
       std::_Exit(kAbortExitCode);
@@ -435,6 +471,9 @@ void Engine::start() {
   if (size_ > 1) {
     expect_beat();
     expect_leaving();
+    if (rank_ == 0) {
+      expect_failure();
+    }
   }
 }
 
@@ -458,6 +497,7 @@ bool Engine::look() {
   }
   keep_alive();
   hear_leaving();
+  hear_failure();
   if (leaving && leaving_sends_.empty()) {
     say_leaving();
   }
@@ -653,8 +693,47 @@ void Engine::say_goodbye() {
     check_neighbour_lives();
     std::this_thread::sleep_for(ticks(options_.look_every_s));
   }
-  check_mpi(MPI_Cancel(&leaving_receive_), "MPI_Cancel");
-  check_mpi(MPI_Wait(&leaving_receive_, MPI_STATUS_IGNORE), "MPI_Wait");
+  for (MPI_Request* receive : {&leaving_receive_, &failure_receive_}) {
+    if (*receive != MPI_REQUEST_NULL) {
+      check_mpi(MPI_Cancel(receive), "MPI_Cancel");
+      check_mpi(MPI_Wait(receive, MPI_STATUS_IGNORE), "MPI_Wait");
+    }
+  }
+}
+
+// All ranks' failures come together on rank 0, which keeps the result. Errors are of no interest: the job ends anyway.
+void Engine::tell_first() {
+  const std::size_t length = std::min(reason_.size(), failure_.size() - 1);  // the rest stays zeros
+  std::copy_n(reason_.begin(), length, failure_.begin());
+  MPI_Request request = MPI_REQUEST_NULL;
+  int ended = MPI_Isend(failure_.data(), static_cast<int>(failure_.size()), MPI_CHAR, 0, kFailureTag, world_,
+                        &request) == MPI_SUCCESS
+                  ? 0
+                  : 1;
+  const auto until = Clock::now() + ticks(kTelling_s);
+  while (ended == 0 && Clock::now() < until && MPI_Test(&request, &ended, MPI_STATUS_IGNORE) == MPI_SUCCESS) {
+    std::this_thread::sleep_for(ticks(options_.look_every_s));
+  }
+}
+
+void Engine::expect_failure() {
+  check_mpi(MPI_Irecv(failure_.data(), static_cast<int>(failure_.size()), MPI_CHAR, MPI_ANY_SOURCE, kFailureTag, world_,
+                      &failure_receive_),
+            "MPI_Irecv");
+}
+
+void Engine::hear_failure() {
+  int ended = 0;
+  if (failure_receive_ != MPI_REQUEST_NULL) {
+    check_mpi(MPI_Test(&failure_receive_, &ended, MPI_STATUS_IGNORE), "MPI_Test");
+  }
+  if (ended != 0) {
+    const Lock lock(mutex_);
+    if (reason_.empty()) {
+      heard_ = true;
+      fail_locked(failure_.data());
+    }
+  }
 }
 
 // ---- What the rest of the program sees ----
@@ -734,6 +813,9 @@ class ProcessTransport final : public MpiTransport {
   TrafficLedger& ledger() override { return ledger_; }
   void abort(const std::string& reason) override { engine_.abort(reason); }
   void set_deadline(std::chrono::duration<double> longest_wait) override { engine_.set_deadline(longest_wait.count()); }
+  void on_failure(std::function<void(const std::string& reason)> react) override {
+    engine_.on_failure(std::move(react));
+  }
 
  private:
   GroupCard agree(const std::vector<int>& members);

@@ -1,6 +1,7 @@
 // Ranks as processes under an MPI launcher.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -31,6 +32,10 @@ struct MpiNetwork {
 class MpiTransport : public Transport {
  public:
   virtual const MpiNetwork& network() const = 0;
+  // What to do, beside ending the job, as soon as this rank knows that it fails: called once, from any thread, with the
+  // first cause that the rank knows; it must not call the transport. Rank 0 is told of the other ranks' aborts, but for
+  // those of ranks that gave up a message before (after a deadline, say). An empty function: nothing any more.
+  virtual void on_failure(std::function<void(const std::string& reason)> react) = 0;
 };
 
 // Starts MPI in this process; destroying the transport ends it, so there is one such object in a process's life. All

@@ -296,6 +296,10 @@ class Endpoint final : public Transport {
   std::unique_ptr<Communicator> group(const std::vector<int>& members) override;
   TrafficLedger& ledger() override { return ledger_; }
   void abort(const std::string& reason) override;
+  bool aborted() const override {
+    const Lock lock(fabric_->mutex);
+    return !fabric_->reason.empty();
+  }
   void set_deadline(std::chrono::duration<double> longest_wait) override {
     longest_wait_s_->store(longest_wait.count(), std::memory_order_relaxed);
   }

@@ -1,9 +1,15 @@
 #include "impl/engine/rank_runner.h"
 
+#include <signal.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <new>
 #include <set>
 #include <thread>
 
@@ -107,6 +113,7 @@ class Runner : public RankRunner {
   }
 
   void run(const std::function<void(std::int64_t, const RankStep&)>& finished) override {
+    sum_over(groups_.world(), 0);  // nobody's first step holds another's set-up, and the trace has one beginning
     run_start_ = Clock::now();
     for (step_ = 0; step_ < steps(); ++step_) {
       finished(step_, run_step());
@@ -238,7 +245,7 @@ class Runner : public RankRunner {
       return cause;
     } catch (const std::exception& error) {
       return std::make_exception_ptr(
-          Error(fmt::format("rank {}, step {}, {}: {}", transport_.rank(), step_, describe(op), error.what())));
+          Error(fmt::format("rank {}, step {}, {}: {}", transport_.rank(), step_, describe(op), cause_of(error))));
     }
   }
 
@@ -260,10 +267,42 @@ class Runner : public RankRunner {
       if (disturbance.rank != transport_.rank() || (disturbance.step >= 0 && disturbance.step != step_)) {
         continue;
       }
-      if (disturbance.kind == Disturbance::Kind::fail) {
-        throw Error("this rank was asked to fail");
+      happen(disturbance);
+    }
+  }
+
+  // Ends early when the job does: a rank that sleeps for an hour must not hold up another's failure.
+  void sleep_for(double seconds) const {
+    constexpr double kBetweenLooks = 0.02;
+    const Clock::time_point start = Clock::now();
+    for (double left = seconds; left > 0; left = seconds - seconds_since(start)) {
+      std::this_thread::sleep_for(std::chrono::duration<double>(std::min(left, kBetweenLooks)));
+      if (failed_ || transport_.aborted()) {
+        throw Aborted("another rank failed");
       }
-      std::this_thread::sleep_for(std::chrono::duration<double>(disturbance.sleep_s));
+    }
+  }
+
+  void happen(const Disturbance& disturbance) const {
+    using enum Disturbance::Kind;
+    switch (disturbance.kind) {
+      case sleep:
+        return sleep_for(disturbance.sleep_s);
+      case fail:
+        throw Error("this rank was asked to fail");
+      case out_of_memory: {
+        constexpr std::size_t kMoreThanThereIs = std::numeric_limits<std::ptrdiff_t>::max() / 2;
+        void* volatile memory = ::operator new(kMoreThanThereIs);  // throws
+        return ::operator delete(memory);
+      }
+      case exit:
+        std::_Exit(EXIT_SUCCESS);
+      case kill:
+        ::kill(::getpid(), SIGKILL);
+        return;
+      case stop:
+        ::kill(::getpid(), SIGSTOP);
+        return;
     }
   }
 
@@ -443,6 +482,15 @@ class Runner : public RankRunner {
 };
 
 }  // namespace
+
+std::string cause_of(const std::exception& error) {
+  return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ? "out of memory" : error.what();
+}
+
+std::string cause_of(const std::exception& error, int rank) {
+  return dynamic_cast<const Error*>(&error) != nullptr ? error.what()
+                                                       : fmt::format("rank {}: {}", rank, cause_of(error));
+}
 
 std::unique_ptr<RankRunner> make_rank_runner(const RunInputs& inputs, Transport& transport) {
   switch (inputs.request->precision.compute) {

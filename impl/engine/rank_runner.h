@@ -8,22 +8,10 @@
 #include <vector>
 
 #include "impl/comm/communicator.h"
+#include "impl/engine/rank_outcome.h"
 #include "impl/engine/train.h"
 
 namespace lamina {
-
-// What a rank knows of a step it has finished. Loss and count are known where the head is, the norm everywhere.
-struct RankStep {
-  double time_s = 0;
-  double exposed_s = 0;
-  StepTraffic traffic;
-  bool has_loss = false;
-  double loss_sum = 0;
-  double counted_targets = 0;
-  double gradient_norm = 0;
-  bool skipped = false;
-  double loss_scale = 1;
-};
 
 // Everything a rank needs that is the same for all ranks; outlives the runners.
 struct RunInputs {
@@ -35,13 +23,19 @@ struct RunInputs {
 class RankRunner {
  public:
   virtual ~RankRunner() = default;
-  // Runs all steps and calls `finished` after each. On a failure the transport is aborted with the first cause, and
+  // Begins with the other ranks, runs all steps and calls `finished` after each. On a failure the transport is aborted with the first cause, and
   // Error (or Aborted, where another rank failed first) is thrown.
   virtual void run(const std::function<void(std::int64_t step, const RankStep&)>& finished) = 0;
   virtual RankMemory memory() const = 0;
   virtual Trace take_trace() = 0;
   virtual std::vector<Unit> units() const = 0;  // that this rank updates
 };
+
+// An exception's words, for the result and the first line on stderr.
+std::string cause_of(const std::exception& error);
+
+// The same with the rank in front, where the words do not say already who failed: an allocation, a thread.
+std::string cause_of(const std::exception& error, int rank);
 
 // Allocates everything the steps need and makes the groups; called by every rank of the transport at once.
 std::unique_ptr<RankRunner> make_rank_runner(const RunInputs& inputs, Transport& transport);

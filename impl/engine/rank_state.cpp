@@ -22,7 +22,118 @@ double clip_scale(const OptimizerConfig& optimizer, double norm) {
   return optimizer.clip_norm > 0 ? std::min(1.0, optimizer.clip_norm / (norm + 1e-6)) : 1.0;
 }
 
+std::int64_t elements_of_slot(const Plan& plan, const StoredSizes& sizes, const Slot& slot) {
+  const auto whole = [&] { return padded(unit_parameters(plan.model, slot.unit), plan.parallel.data); };
+  switch (slot.kind) {
+    case SlotKind::parameters:
+    case SlotKind::gradient:
+      return whole();
+    case SlotKind::parameter_shard:
+    case SlotKind::gradient_shard:
+      return whole() / plan.parallel.data;
+    case SlotKind::checkpoint:
+    case SlotKind::activation_gradient:
+      return sizes.activation;
+    case SlotKind::saved:
+      return slot.unit.kind == UnitKind::head ? sizes.head_workspace : sizes.saved;
+    case SlotKind::target_count:
+    case SlotKind::loss_sum:
+    case SlotKind::gradient_norm:
+      return 0;
+  }
+  return 0;
+}
+
+template <class Stored>
+std::int64_t bytes_of_slot(const Plan& plan, const StoredSizes& sizes, const Slot& slot) {
+  return elements_of_slot(plan, sizes, slot) * Numerics<Stored>::element_bytes(slot.kind);
+}
+
+ElementRange own_range_of(const Plan& plan, Unit unit, std::int64_t data_rank) {
+  const std::int64_t elements = unit_parameters(plan.model, unit);
+  const std::int64_t part = padded(elements, plan.parallel.data) / plan.parallel.data;
+  return {std::min(data_rank * part, elements), std::min((data_rank + 1) * part, elements)};
+}
+
+ElementRange updated_range_of(const Plan& plan, Unit unit, std::int64_t data_rank) {
+  return plan.zero_stage == 0 ? ElementRange{0, unit_parameters(plan.model, unit)}
+                              : own_range_of(plan, unit, data_rank);
+}
+
+// Of one unit: the moments, and the masters where the weights have 16 bits.
+template <class Stored>
+struct OptimizerBytes {
+  std::int64_t moments, masters;
+  OptimizerBytes(const OptimizerConfig& optimizer, const ElementRange& updated)
+      : moments(moments_of(optimizer.kind) * bytes_of(updated)),
+        masters(Numerics<Stored>::kHasMasters ? bytes_of(updated) : 0) {}
+
+ private:
+  static std::int64_t bytes_of(const ElementRange& updated) {
+    return static_cast<std::int64_t>(updated.size() * sizeof(typename Numerics<Stored>::Real));
+  }
+};
+
+void add_slot(RankMemory& memory, const Plan& plan, SlotKind kind, std::int64_t bytes) {
+  const bool by_visit = plan.zero_stage >= 2 && !plan.keep_full_gradient;
+  switch (kind) {
+    case SlotKind::parameters:
+      (plan.zero_stage == 3 ? memory.gathered : memory.parameters) += bytes;
+      break;
+    case SlotKind::parameter_shard:
+      memory.parameters += bytes;
+      break;
+    case SlotKind::gradient:
+      (by_visit ? memory.gathered : memory.gradients) += bytes;
+      break;
+    case SlotKind::gradient_shard:
+      memory.gradients += bytes;
+      break;
+    case SlotKind::checkpoint:
+      memory.checkpoints += bytes;
+      break;
+    default:
+      memory.working_set += bytes;
+  }
+}
+
+template <class Stored>
+RankMemory planned_memory_in(const Schedule& schedule, std::int64_t pipeline_rank, std::int64_t data_rank,
+                             const OptimizerConfig& optimizer, int compute_threads) {
+  const Plan& plan = schedule.plan;
+  const Program& program = schedule.programs.at(static_cast<std::size_t>(pipeline_rank));
+  const StoredSizes sizes =
+      stored_sizes<Stored>(plan.model, plan.micro_batch_size, plan.recompute, compute_threads);
+  RankMemory memory;
+  for (const Slot& slot : program.slots) {
+    add_slot(memory, plan, slot.kind, bytes_of_slot<Stored>(plan, sizes, slot));
+  }
+  for (const Op& op : program.ops) {
+    if (op.kind == OpKind::update) {
+      const OptimizerBytes<Stored> bytes(optimizer, updated_range_of(plan, op.unit, data_rank));
+      memory.optimizer += bytes.moments + bytes.masters;
+    }
+  }
+  memory.working_set += sizes.scratch_bytes;
+  return memory;
+}
+
 }  // namespace
+
+RankMemory planned_memory(const Schedule& schedule, std::int64_t pipeline_rank, std::int64_t data_rank,
+                          const OptimizerConfig& optimizer, const Precision& precision, int compute_threads) {
+  switch (precision.compute) {
+    case RealType::fp64:
+      return planned_memory_in<double>(schedule, pipeline_rank, data_rank, optimizer, compute_threads);
+    case RealType::fp32:
+      return planned_memory_in<float>(schedule, pipeline_rank, data_rank, optimizer, compute_threads);
+    case RealType::bf16:
+      return planned_memory_in<Bf16>(schedule, pipeline_rank, data_rank, optimizer, compute_threads);
+    case RealType::fp16:
+      return planned_memory_in<Fp16>(schedule, pipeline_rank, data_rank, optimizer, compute_threads);
+  }
+  throw Error("not a real type");
+}
 
 AlignedBuffer::AlignedBuffer(std::int64_t bytes) : bytes_(bytes) {
   if (bytes == 0) {
@@ -61,42 +172,20 @@ RankState<StoredReal>::RankState(const Schedule& schedule, std::int64_t pipeline
 }
 
 template <class StoredReal>
-std::int64_t RankState<StoredReal>::elements_of_slot(const Slot& slot) const {
-  const auto whole = [&] { return padded(unit_parameters(plan_->model, slot.unit), plan_->parallel.data); };
-  switch (slot.kind) {
-    case SlotKind::parameters:
-    case SlotKind::gradient:
-      return whole();
-    case SlotKind::parameter_shard:
-    case SlotKind::gradient_shard:
-      return whole() / plan_->parallel.data;
-    case SlotKind::checkpoint:
-    case SlotKind::activation_gradient:
-      return transformer_.activation_elements();
-    case SlotKind::saved:
-      return slot.unit.kind == UnitKind::head ? transformer_.head_workspace_elements() : transformer_.saved_elements();
-    case SlotKind::target_count:
-    case SlotKind::loss_sum:
-    case SlotKind::gradient_norm:
-      return 0;
-  }
-  return 0;
-}
-
-template <class StoredReal>
 void RankState<StoredReal>::allocate() {
+  const StoredSizes sizes = stored_sizes<Stored>(plan_->model, plan_->micro_batch_size, plan_->recompute, threads_);
   for (const Slot& slot : program_->slots) {
     if (slot.kind == SlotKind::gradient_norm) {
       norm_slot_ = static_cast<std::int32_t>(slots_.size());
     }
-    slots_.emplace_back(elements_of_slot(slot) * Numerics<Stored>::element_bytes(slot.kind));
+    slots_.emplace_back(bytes_of_slot<Stored>(*plan_, sizes, slot));
   }
   scalars_.assign(program_->slots.size(), 0.0);
   for (const Unit unit : units_) {
-    const auto bytes = static_cast<std::int64_t>(updated_range(unit).size() * sizeof(Real));
-    moments_.emplace(unit, AlignedBuffer(moments_of(optimizer_.kind) * bytes));
+    const OptimizerBytes<Stored> bytes(optimizer_, updated_range(unit));
+    moments_.emplace(unit, AlignedBuffer(bytes.moments));
     if constexpr (Numerics<Stored>::kHasMasters) {
-      masters_.emplace(unit, AlignedBuffer(bytes));
+      masters_.emplace(unit, AlignedBuffer(bytes.masters));
     }
   }
   const auto samples = static_cast<std::size_t>(plan_->micro_batches * plan_->micro_batch_size * plan_->model.sequence);
@@ -139,28 +228,8 @@ void RankState<StoredReal>::initialize(std::int64_t seed, const std::map<std::st
 template <class StoredReal>
 RankMemory RankState<StoredReal>::memory() const {
   RankMemory memory;
-  const bool by_visit = plan_->zero_stage >= 2 && !plan_->keep_full_gradient;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
-    const std::int64_t bytes = slots_[i].bytes();
-    switch (program_->slots[i].kind) {
-      case SlotKind::parameters:
-        (plan_->zero_stage == 3 ? memory.gathered : memory.parameters) += bytes;
-        break;
-      case SlotKind::parameter_shard:
-        memory.parameters += bytes;
-        break;
-      case SlotKind::gradient:
-        (by_visit ? memory.gathered : memory.gradients) += bytes;
-        break;
-      case SlotKind::gradient_shard:
-        memory.gradients += bytes;
-        break;
-      case SlotKind::checkpoint:
-        memory.checkpoints += bytes;
-        break;
-      default:
-        memory.working_set += bytes;
-    }
+    add_slot(memory, *plan_, program_->slots[i].kind, slots_[i].bytes());
   }
   for (const auto* buffers : {&moments_, &masters_}) {
     for (const auto& [unit, buffer] : *buffers) {
@@ -232,14 +301,12 @@ bool RankState<StoredReal>::is_shard(std::int32_t slot) const {
 
 template <class StoredReal>
 ElementRange RankState<StoredReal>::own_range(Unit unit) const {
-  const std::int64_t elements = unit_parameters(plan_->model, unit);
-  const std::int64_t part = padded(elements, plan_->parallel.data) / plan_->parallel.data;
-  return {std::min(data_rank_ * part, elements), std::min((data_rank_ + 1) * part, elements)};
+  return own_range_of(*plan_, unit, data_rank_);
 }
 
 template <class StoredReal>
 ElementRange RankState<StoredReal>::updated_range(Unit unit) const {
-  return plan_->zero_stage == 0 ? ElementRange{0, unit_parameters(plan_->model, unit)} : own_range(unit);
+  return updated_range_of(*plan_, unit, data_rank_);
 }
 
 template <class StoredReal>

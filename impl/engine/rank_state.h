@@ -86,6 +86,11 @@ class AlignedBuffer {
   std::int64_t bytes_ = 0;
 };
 
+// What a rank of this schedule will hold, without the transport, and without allocating anything: a rank's memory is
+// allocated by the same sizes. Works for any sizes whose products fit 64 bits.
+RankMemory planned_memory(const Schedule& schedule, std::int64_t pipeline_rank, std::int64_t data_rank,
+                          const OptimizerConfig& optimizer, const Precision& precision, int compute_threads);
+
 // StoredReal: double, float, Bf16 or Fp16.
 template <class StoredReal>
 class RankState {
@@ -128,7 +133,6 @@ class RankState {
 
  private:
   bool is_shard(std::int32_t slot) const;
-  std::int64_t elements_of_slot(const Slot& slot) const;
   template <class T>
   std::span<T> own_part(std::span<T> values, std::int32_t slot, Unit unit);
   std::span<const Real> scaled_own_gradient(Unit unit);

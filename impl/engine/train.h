@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "impl/base/real.h"
+#include "impl/comm/communicator.h"
+#include "impl/comm/network_counters.h"
 #include "impl/comm/threads.h"
 #include "impl/engine/rank_state.h"
 #include "impl/model/data.h"
@@ -26,9 +28,11 @@ struct DumpConfig {
 };
 
 // A disturbance put in on purpose, to see what it does: to test the harness, and to show users what one slow or
-// failing rank looks like. It happens on the compute stream, before the step's first compute op.
+// failing rank looks like. It happens on the compute stream, before the step's first compute op, and the rank does it
+// to itself: it sleeps, throws, asks for memory that there is not, or its process exits (with code 0, as if all were
+// well), is killed or stopped. Where ranks are threads of one process, the last three take all of them.
 struct Disturbance {
-  enum class Kind : std::uint8_t { sleep, fail } kind = Kind::sleep;
+  enum class Kind : std::uint8_t { sleep, fail, out_of_memory, exit, kill, stop } kind = Kind::sleep;
   std::int64_t rank = 0;
   std::int64_t step = -1;  // -1: every step
   double sleep_s = 0;
@@ -60,6 +64,7 @@ struct StepTraffic {
 struct StepRecord {
   std::vector<double> rank_time_s;     // wall time of the step on each rank
   std::vector<double> rank_exposed_s;  // of that, time in which the rank's compute stream ran nothing
+  bool has_loss = true;                // loss and count are known: always, but for the progress of some processes
   double loss = 0;                     // mean over the step's counted targets, before the update
   double gradient_norm = 0;            // before clipping
   std::int64_t counted_targets = 0;
@@ -71,10 +76,12 @@ struct StepRecord {
 struct TrainOutcome {
   std::vector<StepRecord> steps;  // warm-up first
   std::vector<RankMemory> rank_memory;
-  std::int64_t resident_set_growth_bytes = 0;  // of the process (all its ranks), from before allocation to the end
+  std::vector<std::int64_t> resident_set_growth_bytes;  // of each process, from before allocation to the end
   std::int64_t layers_built = 0;
   std::int64_t parameters_built = 0;
   Trace trace;
+  // Of each rank, where ranks are processes: what the network interfaces that it sees counted during all steps.
+  std::vector<std::vector<PortBytes>> rank_wire;
 };
 
 // Called after every step by the rank that finishes it last, one call at a time.
@@ -84,5 +91,11 @@ using StepProgress = std::function<void(std::int64_t step, const StepRecord&)>;
 // UsageError when data or weights are not what the request says; every thread has ended by then. A run whose measured
 // steps were all skipped has failed.
 TrainOutcome train(const TrainRequest& request, const StepProgress& progress);
+
+// Runs this rank of the schedule, whose ranks are the transport's first ones; each of them calls it. The link of the
+// request is not used. Rank 0 returns the outcome of all, the others an empty one. `progress` is called on rank 0 with
+// what it alone knows of a step. Throws Error when this rank or another one fails (the transport was aborted then), or
+// on rank 0 when all measured steps were skipped (it was not).
+TrainOutcome train_on(const TrainRequest& request, Transport& transport, const StepProgress& progress);
 
 }  // namespace lamina

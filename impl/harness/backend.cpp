@@ -25,6 +25,14 @@ void check_weights_fit(const std::string& path, const ModelShape& model) {
   }
 }
 
+std::function<std::unique_ptr<MpiTransport>()> mpi_starter() {
+#ifdef LAMINA_WITH_MPI
+  return [] { return make_mpi_transport(); };
+#else
+  return nullptr;
+#endif
+}
+
 }  // namespace
 
 Backend real_backend() {
@@ -32,7 +40,10 @@ Backend real_backend() {
           .method_named = method_named,
           .resolve_plan = resolve_plan,
           .build_schedule = build_verified,
+          .planned_memory = planned_memory,
           .train = train,
+          .train_on = train_on,
+          .start_mpi = mpi_starter(),
           .data_sha256 = sha256_of_data,
           .check_weights = check_weights_fit,
           .sha256 = [](std::string_view text) { return sha256(text); },

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "impl/comm/mpi.h"
 #include "impl/engine/train.h"
 #include "impl/model/data.h"
 #include "impl/model/transformer.h"
@@ -20,7 +21,13 @@ struct Backend {
   std::function<Plan(const Method&, const ModelShape&, const Batch&, const PlanRequest&, bool update_after_norm)>
       resolve_plan;
   std::function<Schedule(const Method&, const Plan&)> build_schedule;  // built and verified
+  // Of one rank, before anything is allocated; as planned_memory().
+  std::function<RankMemory(const Schedule&, std::int64_t pipeline_rank, std::int64_t data_rank, const OptimizerConfig&,
+                           const Precision&, int compute_threads)>
+      planned_memory;
   std::function<TrainOutcome(const TrainRequest&, const StepProgress&)> train;
+  std::function<TrainOutcome(const TrainRequest&, Transport&, const StepProgress&)> train_on;
+  std::function<std::unique_ptr<MpiTransport>()> start_mpi;  // empty in a build without MPI
   // Both throw UsageError when what a file holds does not fit the model.
   std::function<std::string(const DataConfig&, const ModelShape&, std::int64_t seed)> data_sha256;
   std::function<void(const std::string& path, const ModelShape&)> check_weights;

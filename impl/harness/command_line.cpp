@@ -6,14 +6,20 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
+#include <filesystem>
 
 #include "impl/base/error.h"
 #include "impl/harness/build_info.h"
+#include "impl/harness/calibrate.h"
 #include "impl/harness/context.h"
+#include "impl/harness/files.h"
 #include "impl/harness/keys.h"
+#include "impl/harness/link_measure.h"
 #include "impl/harness/links.h"
 #include "impl/harness/nearest.h"
+#include "impl/harness/planning.h"
 #include "impl/harness/prepare.h"
+#include "impl/harness/processes.h"
 #include "impl/harness/report.h"
 #include "impl/harness/runner.h"
 #include "impl/schedule/text.h"
@@ -27,6 +33,10 @@ constexpr const char* kExamples = R"(Examples:
   lamina run scenario.json --set steps.measured=20 --set transport.link.preset=ethernet-10g --trace
   lamina check scenario.json
   lamina show scenario.json --run layered
+  lamina plan scenarios/plan-trillion.json --set search.max_gpus=10000 --emit megatron
+  lamina paper --figure frontier --out out/paper
+  lamina link --ranks 2 --preset ethernet-10g --max-bytes 16777216
+  lamina calibrate scenarios/accumulation-ethernet.json --cluster here.json
 
 Exit codes: 0 fine, 1 an expectation was not met, 2 bad usage or scenario (nothing started), 3 a run failed.)";
 
@@ -41,6 +51,14 @@ struct Options {
   bool keys = false;
   std::string run;
   bool text = false;
+  PlanOptions plan;
+  PaperCommandOptions paper;
+  bool no_pictures = false;
+  int ranks = 2;
+  EmulatedLink link;
+  std::string preset;
+  LinkMeasureOptions sizes;
+  std::string cluster;
 };
 
 void print(std::FILE* stream, const std::string& text) {
@@ -63,13 +81,24 @@ Scenario read(const Options& options) {
 
 int command_run(const Options& options, const std::vector<std::string>& arguments, const Backend& backend,
                 std::FILE* output, std::FILE* errors) {
-  const Experiment experiment = prepare(read(options), backend);
   RunOptions run;
-  run.out = options.out.empty() ? "out/" + experiment.scenario.name : options.out;
+  run.out = options.out;
   run.force = options.force;
   run.trace = options.trace;
   run.arguments = {"lamina"};
   run.arguments.insert(run.arguments.end(), arguments.begin(), arguments.end());
+  const auto read_it = [&] { return read(options); };
+  if (launched_with_others()) {
+    return run_over_processes(read_it, run, backend, output, errors);
+  }
+  const Scenario scenario = read_it();
+  if (wants_processes(scenario)) {
+    return run_over_processes(read_it, run, backend, output, errors);
+  }
+  const Experiment experiment = prepare(scenario, backend);
+  if (run.out.empty()) {
+    run.out = "out/" + scenario.name;
+  }
   Reporter reporter(output, errors);
   return run_experiment(experiment, backend, run, reporter);
 }
@@ -113,6 +142,44 @@ int command_show(const Options& options, const Backend& backend, std::FILE* outp
   return kFine;
 }
 
+void write_cluster(const Options& options, const Json& document) {
+  write_whole_file(options.cluster, document.dump(2) + "\n", options.force ? Existing::replace : Existing::refuse);
+}
+
+int command_link(Options& options, std::FILE* output) {
+  if (!options.preset.empty()) {
+    const LinkPreset& preset = link_preset(options.preset);
+    options.link = {preset.bandwidth_bits_per_s, preset.latency_s};
+  }
+  if (!options.cluster.empty() && !options.force) {
+    throw UsageError("--cluster changes the file's network link; say so with --force");
+  }
+  const LinkMeasurement measurement = measure_threads(options.ranks, options.link, options.sizes);
+  print(output, fmt::format("# transport threads, {} ranks\n", options.ranks) + link_table(measurement));
+  if (!options.cluster.empty()) {
+    write_cluster(options, cluster_with_link(options.cluster, measurement,
+                                             fmt::format("measured by lamina link over threads, {}", utc_now())));
+  }
+  const bool correct = std::all_of(measurement.samples.begin(), measurement.samples.end(),
+                                   [](const LinkSample& sample) { return sample.correct; });
+  return correct ? kFine : kFailed;
+}
+
+int command_calibrate(const Options& options, const Backend& backend, std::FILE* output, std::FILE* errors) {
+  const Experiment experiment = prepare(read(options), backend);
+  if (!options.cluster.empty() && !options.force && std::filesystem::exists(options.cluster)) {
+    throw UsageError(fmt::format("{} exists; --force replaces it", options.cluster));
+  }
+  Reporter reporter(output, errors);
+  const Calibration calibration = calibrate(experiment, backend, reporter);
+  print(output, calibration_table(calibration));
+  if (!options.cluster.empty()) {
+    const std::string name = std::filesystem::path(options.cluster).stem();
+    write_cluster(options, cluster_json(calibration, experiment.scenario.settings.front().model, name));
+  }
+  return kFine;
+}
+
 std::string feature(const char* version) { return *version == '\0' ? "no" : fmt::format("yes ({})", version); }
 
 int command_info(const Backend& backend, std::FILE* output) {
@@ -151,7 +218,8 @@ void add_scenario(CLI::App& command, Options& options, bool required) {
 
 // The parser itself only says that some command is missing.
 void check_command(const std::vector<std::string>& arguments) {
-  constexpr std::array<std::string_view, 4> kCommands{"run", "check", "show", "info"};
+  constexpr std::array<std::string_view, 8> kCommands{"run",   "check", "show",      "plan",
+                                                      "paper", "link",  "calibrate", "info"};
   const bool named = !arguments.empty() && !arguments.front().starts_with('-');
   if (named && std::find(kCommands.begin(), kCommands.end(), arguments.front()) == kCommands.end()) {
     throw UsageError(fmt::format("no command is named {}; did you mean {}? (lamina --help shows the usage)",
@@ -183,6 +251,45 @@ int dispatch(const std::vector<std::string>& arguments, const Backend& backend, 
   show->add_option("--run", options.run, "Only this run");
   show->add_flag("--text", options.text, "As text that reads back, op by op");
 
+  CLI::App* plan = app.add_subcommand("plan", "Search the fastest plans of a cluster for a model");
+  add_scenario(*plan, options, true);
+  plan->add_option("--emit", options.plan.emit, "Print the fastest plan for another system: megatron or deepspeed");
+  plan->add_option("--out", options.plan.out, "Folder for plan.json");
+  plan->add_flag("--force", options.plan.force, "Replace files that exist");
+
+  CLI::App* paper = app.add_subcommand("paper", "Make the paper's figures: JSON, CSV, PNG and PDF");
+  PaperCommandOptions& figures = options.paper;
+  paper->add_option("--figure", figures.figure, "Only this one");
+  paper->add_option("--out", figures.out, "Folder of the figures")->required();
+  paper->add_option("--clusters", figures.clusters, "Folder of the cluster files (default: the project's)");
+  paper->add_option("--family", figures.family, "x of the model X_x (default: 160, a trillion parameters)");
+  paper->add_option("--batch-law", figures.batch_law, "gpt3 or kaplan")->check(CLI::IsMember({"gpt3", "kaplan"}));
+  paper->add_option("--step-rule", figures.step_rule, "same_tokens or same_loss")
+      ->check(CLI::IsMember({"same_tokens", "same_loss"}));
+  paper->add_option("--rates", figures.rates, "nominal or reached")->check(CLI::IsMember({"nominal", "reached"}));
+  paper->add_option("--max-gpus", figures.max_gpus, "Largest number of GPUs")->check(CLI::Range(1, 1'000'000));
+  paper->add_flag("--no-pictures", options.no_pictures, "JSON and CSV alone");
+  paper->add_flag("--force", figures.force, "Replace files that exist");
+
+  CLI::App* link = app.add_subcommand("link", "Measure latency and bandwidth between ranks (threads of this process)");
+  link->add_option("--ranks", options.ranks, "Ranks (default: 2)")->check(CLI::Range(1, 1024));
+  link->add_option("--bandwidth-bits-per-s", options.link.bandwidth_bits_per_s, "Emulate a link; 0: none")
+      ->check(CLI::Range(0.0, 1e18));
+  link->add_option("--latency-s", options.link.latency_s, "Its latency")->check(CLI::Range(0.0, 10.0));
+  link->add_option("--preset", options.preset, "Emulate a link by name (`lamina info` lists them)");
+  link->add_option("--min-bytes", options.sizes.least_bytes, "Smallest size (default: 8)");
+  link->add_option("--max-bytes", options.sizes.most_bytes, "Largest size (default: 268435456)")
+      ->check(CLI::Range(std::int64_t{4}, std::int64_t{1} << 34));
+  link->add_option("--seconds", options.sizes.seconds_a_size, "Time for each size (default: 0.2)")
+      ->check(CLI::Range(0.001, 3600.0));
+  link->add_option("--cluster", options.cluster, "Cluster file whose network link becomes what is measured");
+  link->add_flag("--force", options.force, "Change the cluster file");
+
+  CLI::App* calibration = app.add_subcommand("calibrate", "Time each kind of op of a scenario's model on this machine");
+  add_scenario(*calibration, options, true);
+  calibration->add_option("--cluster", options.cluster, "Write a cluster file of this machine");
+  calibration->add_flag("--force", options.force, "Replace files that exist");
+
   CLI::App* info = app.add_subcommand("info", "Print version, features, methods and links");
 
   check_command(arguments);
@@ -207,6 +314,19 @@ int dispatch(const std::vector<std::string>& arguments, const Backend& backend, 
   }
   if (show->parsed()) {
     return command_show(options, backend, output);
+  }
+  if (plan->parsed()) {
+    return plan_command(read(options), options.plan, output, errors);
+  }
+  if (paper->parsed()) {
+    options.paper.pictures = !options.no_pictures;
+    return paper_figures_command(options.paper, output, errors);
+  }
+  if (link->parsed()) {
+    return command_link(options, output);
+  }
+  if (calibration->parsed()) {
+    return command_calibrate(options, backend, output, errors);
   }
   LAMINA_CHECK(info->parsed(), "{} commands parsed", app.get_subcommands().size());
   return command_info(backend, output);

@@ -9,6 +9,9 @@
 #include <cstdlib>
 #include <ctime>
 #include <fstream>
+#include <limits>
+#include <map>
+#include <numeric>
 
 #include "impl/base/error.h"
 #include "impl/harness/build_info.h"
@@ -31,11 +34,6 @@ std::string cpu_name() {
   return "unknown";
 }
 
-std::string host_name() {
-  std::array<char, 256> name{};
-  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
-}
-
 Json environment() {
   constexpr std::array kNames{"OMP_NUM_THREADS",
                               "OMP_PROC_BIND",
@@ -55,7 +53,9 @@ Json environment() {
                               "UCX_TLS",
                               "OMPI_MCA_btl",
                               "OMPI_MCA_pml",
-                              "OMPI_MCA_btl_tcp_links"};
+                              "OMPI_MCA_btl_tcp_links",
+                              "OMPI_MCA_btl_tcp_if_include",
+                              "OMPI_MCA_btl_tcp_if_exclude"};
   Json found = Json::object();
   for (const char* name : kNames) {
     if (const char* value = std::getenv(name)) {
@@ -66,6 +66,11 @@ Json environment() {
 }
 
 }  // namespace
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
+}
 
 std::string version_text() {
   const std::string revision = *build::kRevision == '\0' ? "no revision known" : build::kRevision;
@@ -91,9 +96,50 @@ std::vector<int> usable_cores() {
   return cores;
 }
 
-int threads_per_rank(std::int64_t ranks) {
-  const auto cores = static_cast<std::int64_t>(usable_cores().size());
-  return static_cast<int>(std::max<std::int64_t>(1, cores / ranks));
+RankPlace Placement::of(std::int64_t rank) const {
+  return over_processes() ? processes.at(static_cast<std::size_t>(rank))
+                          : RankPlace{host_name(), usable_cores(), "threads"};
+}
+
+ComputeShare compute_share(const Placement& placement, std::int64_t ranks) {
+  std::map<std::pair<std::string, int>, std::int64_t> ranks_on;  // a core
+  std::map<std::string, std::int64_t> ranks_at;                  // a host
+  if (!placement.over_processes()) {
+    const RankPlace here = placement.of(0);
+    for (const int core : here.cores) {
+      ranks_on[{here.host, core}] = ranks;
+    }
+    ranks_at[here.host] = ranks;
+  }
+  const std::int64_t processes = placement.over_processes() ? ranks : 0;
+  for (std::int64_t rank = 0; rank < processes; ++rank) {
+    const RankPlace place = placement.of(rank);
+    for (const int core : place.cores) {
+      ++ranks_on[{place.host, core}];
+    }
+    ++ranks_at[place.host];
+  }
+  double least = std::numeric_limits<double>::infinity();
+  for (std::int64_t rank = 0; rank < std::max<std::int64_t>(1, processes); ++rank) {
+    const RankPlace place = placement.of(rank);
+    const double share = std::accumulate(place.cores.begin(), place.cores.end(), 0.0, [&](double sum, int core) {
+      return sum + 1.0 / static_cast<double>(ranks_on.at({place.host, core}));
+    });
+    least = std::min(least, share);
+  }
+  constexpr double kRounding = 1e-9;
+  ComputeShare share;
+  share.threads_per_rank = std::max(1, static_cast<int>(least + kRounding));
+  share.oversubscribed = least + kRounding < 1;
+  share.cores = std::ssize(ranks_on);
+  for (const auto& [host, count] : ranks_at) {
+    share.most_on_a_host = std::max(share.most_on_a_host, count);
+  }
+  return share;
+}
+
+double physical_memory_bytes() {
+  return static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
 }
 
 double load_average() {
@@ -109,7 +155,7 @@ std::string utc_now() {
                      parts.tm_hour, parts.tm_min, parts.tm_sec);
 }
 
-Json describe_context(std::int64_t ranks, const std::string& network, const BlasInfo& blas) {
+Json describe_context(const Placement& placement, std::int64_t ranks, int threads_per_rank, const BlasInfo& blas) {
   Json context;
   context["build"] = {{"version", build::kVersion},
                       {"revision", text_or_null(build::kRevision)},
@@ -122,12 +168,12 @@ Json describe_context(std::int64_t ranks, const std::string& network, const Blas
                       {"nccl", text_or_null(build::kNccl)}};
   const std::vector<int> cores = usable_cores();
   context["host"] = {{"cpu", cpu_name()}, {"cores", cores.size()}, {"load", finite_or_null(load_average())}};
-  context["blas"] = {{"name", blas.name}, {"core", blas.core}, {"threads_per_rank", threads_per_rank(ranks)}};
-  const std::string host = host_name();
+  context["blas"] = {{"name", blas.name}, {"core", blas.core}, {"threads_per_rank", threads_per_rank}};
   context["ranks"] = Json::array();
   for (std::int64_t rank = 0; rank < ranks; ++rank) {
+    const RankPlace place = placement.of(rank);
     context["ranks"].push_back(
-        {{"rank", rank}, {"host", host}, {"cores", cores}, {"device", nullptr}, {"network", network}});
+        {{"rank", rank}, {"host", place.host}, {"cores", place.cores}, {"device", nullptr}, {"network", place.network}});
   }
   context["environment"] = environment();
   return context;

@@ -44,7 +44,9 @@ Measured value_of(const Json& run, const std::string& metric) {
     return {most, {}};
   }
   if (entry["median"].is_null()) {
-    return {{}, fmt::format("run {} has no {}", name, metric)};
+    return {{},
+            fmt::format("run {} has no {}{}", name, metric,
+                        entry.contains("reason") ? ": " + entry["reason"].get<std::string>() : "")};
   }
   return {entry["median"].get<double>(), {}};
 }
@@ -100,7 +102,9 @@ Json as_written(const Expectation& expectation) {
     entry["within"] = expectation.within;
     return entry;
   }
-  entry["over"] = expectation.over;
+  if (!expectation.over.empty()) {
+    entry["over"] = expectation.over;
+  }
   if (expectation.at_least) {
     entry["at_least"] = *expectation.at_least;
   }
@@ -114,9 +118,11 @@ Json evaluate(const Expectation& expectation, const Json& runs, const Json& swee
   const std::string& other_name = expectation.equal_to.empty() ? expectation.over : expectation.equal_to;
   const Json* of = find_run(runs, expectation.of, sweep);
   const Json* other = find_run(runs, other_name, sweep);
-  LAMINA_CHECK(of != nullptr && other != nullptr, "no run {} or {}", expectation.of, other_name);
-  const Measured measured = expectation.equal_to.empty() ? ratio(*of, *other, expectation.metric)
-                                                         : largest_difference(*of, *other, expectation.metric);
+  LAMINA_CHECK(of != nullptr && (other != nullptr || other_name.empty()), "no run {} or {}", expectation.of,
+               other_name);
+  const Measured measured = other == nullptr               ? value_of(*of, expectation.metric)
+                            : expectation.equal_to.empty() ? ratio(*of, *other, expectation.metric)
+                                                           : largest_difference(*of, *other, expectation.metric);
   Json entry = as_written(expectation);
   if (!sweep.empty()) {
     entry["sweep"] = sweep;
@@ -143,7 +149,8 @@ Json evaluate_expectations(const Scenario& scenario, const Json& runs) {
       for (const auto& [place, value] : setting.swept) {
         sweep[place] = value;
       }
-      if (is_full(expectation.of) && is_full(other)) {  // two runs named in full: the same at every point
+      if (is_full(expectation.of) &&
+          (other.empty() || is_full(other))) {  // two runs named in full: the same at every point
         entries.push_back(evaluate(expectation, runs, Json::object()));
         break;
       }
@@ -160,7 +167,10 @@ std::string describe_expectation(const Json& entry) {
     text = fmt::format("{} of {} equal to {}", metric, of, entry["equal_to"].get<std::string>());
     bounds = fmt::format("within {}", entry["within"].get<double>());
   } else {
-    text = fmt::format("{} of {} over {}", metric, of, entry["over"].get<std::string>());
+    text = fmt::format("{} of {}", metric, of);
+    if (entry.contains("over")) {
+      text += " over " + entry["over"].get<std::string>();
+    }
     if (entry.contains("at_least")) {
       bounds = fmt::format("at least {}", entry["at_least"].get<double>());
     }

@@ -1,38 +1,61 @@
 #include "impl/harness/prepare.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <map>
 
 #include "impl/base/error.h"
-#include "impl/harness/context.h"
 #include "impl/harness/result.h"
 
 namespace lamina {
 namespace {
 
-double physical_memory_bytes() {
-  return static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
-}
-
-// All ranks live in this machine's memory; what cannot fit is refused before it is tried.
+// All ranks of a host live in its memory, taken to be as large as this one's; what cannot fit is refused before it is tried.
 void check_fits(const PreparedRun& run) {
   if (!run.prediction.memory) {
     return;
   }
   const MemoryPrediction& memory = *run.prediction.memory;
-  const double bytes = static_cast<double>(run.ranks()) *
+  const std::int64_t ranks = run.share.most_on_a_host;
+  const double bytes = static_cast<double>(ranks) *
                        (static_cast<double>(memory.state()) + static_cast<double>(memory.checkpoints) +
                         static_cast<double>(memory.gathered));
   if (const double available = physical_memory_bytes(); bytes > available) {
-    throw UsageError(fmt::format("{} ranks need at least {:.3g} GB; this machine has {:.3g} GB", run.ranks(),
+    throw UsageError(fmt::format("{} ranks need at least {:.3g} GB; this machine has {:.3g} GB", ranks,
                                  bytes / 1e9, available / 1e9));
   }
 }
 
+// The same once the schedule says what every rank allocates: all ranks of this host together must fit into it.
+void check_allocation_fits(const PreparedRun& run, const Setting& setting, const Backend& backend,
+                           const Placement& placement) {
+  if (!run.not_started.empty()) {
+    return;
+  }
+  const Parallel& parallel = run.plan().parallel;
+  std::map<std::int64_t, double> bytes_of_stage;  // data-parallel ranks of a stage are alike; the first holds the most
+  double bytes = 0;
+  std::int64_t ranks = 0;
+  for (std::int64_t rank = 0; rank < run.ranks(); ++rank) {
+    if (placement.over_processes() && placement.of(rank).host != host_name()) {
+      continue;
+    }
+    const std::int64_t stage = coordinates_of(rank, parallel).pipeline;
+    if (!bytes_of_stage.contains(stage)) {
+      const RankMemory memory = backend.planned_memory(run.schedule, stage, 0, setting.optimizer, setting.precision,
+                                                       run.share.threads_per_rank);
+      bytes_of_stage[stage] = static_cast<double>(memory.total());
+    }
+    bytes += bytes_of_stage[stage];
+    ++ranks;
+  }
+  if (const double available = physical_memory_bytes(); bytes > available) {
+    throw UsageError(
+        fmt::format("{} ranks allocate {:.3g} GB; this machine has {:.3g} GB", ranks, bytes / 1e9, available / 1e9));
+  }
+}
+
 // The forms multiply sizes that a scenario may set to anything: in double first, before they are trusted in 64 bits.
-void check_countable(const Setting& setting) {
+void check_countable(const Setting& setting, const Parallel& parallel) {
   const auto wide = [](std::int64_t value) { return static_cast<double>(value); };
   const double activations = wide(setting.batch.global) * wide(setting.model.sequence) * wide(setting.model.hidden) *
                              (wide(setting.model.layers) + 1);
@@ -42,22 +65,58 @@ void check_countable(const Setting& setting) {
                     "supported",
                     setting.batch.global, activations));
   }
+  const ModelShape& model = setting.model;
+  const double rows = wide(setting.batch.micro) * wide(model.sequence);
+  const double largest = std::max({12 * wide(model.hidden) * wide(model.hidden),  // a layer's parameters
+                                   wide(model.vocabulary + model.sequence) * wide(model.hidden),
+                                   rows * (9 * wide(model.hidden) + wide(model.vocabulary)),
+                                   rows * wide(model.heads) * wide(model.sequence)});  // attention probabilities
+  if (largest > 1e15 || largest * wide(model.layers) > 1e17) {
+    throw UsageError(fmt::format("a model of {} layers has buffers of {:.3g} numbers; at most 1e15 each, and 1e17 over "
+                                 "all layers, are supported",
+                                 model.layers, largest));
+  }
+  constexpr double kMostRanks = 1e6;
+  if (const double ranks = wide(parallel.data) * wide(parallel.pipeline) * wide(parallel.tensor); ranks > kMostRanks) {
+    throw UsageError(fmt::format("parallel asks for {:.3g} ranks; at most {:.0e} are supported", ranks, kMostRanks));
+  }
+  // Forward and backward of every unit and micro-batch, over all pipeline ranks.
+  constexpr double kMostOps = 5e6;
+  const double micro_batches = wide(setting.batch.global) / (wide(setting.batch.micro) * wide(parallel.data));
+  if (const double ops = 2 * (wide(model.layers) + 2) * micro_batches; ops > kMostOps) {
+    throw UsageError(
+        fmt::format("a step of {} layers and {:.3g} micro-batches has {:.3g} ops; at most {:.0e} are supported",
+                    model.layers, micro_batches, ops, kMostOps));
+  }
 }
 
-PreparedRun prepare_run(const Setting& setting, const RunRequest& request, const Backend& backend) {
+// Which launcher line a run needs.
+std::string too_few_processes(std::int64_t needed, std::size_t started) {
+  return fmt::format("it needs {} ranks, and {} {} started: mpirun -n {} lamina run …", needed, started,
+                     started == 1 ? "was" : "were", needed);
+}
+
+PreparedRun prepare_run(const Setting& setting, const RunRequest& request, const Backend& backend,
+                        const Placement& placement) {
   PreparedRun run;
   run.name = full_name(request, setting);
   run.request = request;
-  check_countable(setting);
+  check_countable(setting, request.plan.parallel);
   const Method& method = backend.method_named(request.plan.method);
   const bool update_after_norm = setting.optimizer.clip_norm > 0 || setting.precision.scales_loss();
   const Plan plan = backend.resolve_plan(method, setting.model, setting.batch, request.plan, update_after_norm);
   run.prediction = predict(plan, setting.precision, setting.optimizer.kind);
-  run.threads_per_rank = threads_per_rank(plan.parallel.ranks());
-  run.oversubscribed = plan.parallel.ranks() > static_cast<std::int64_t>(usable_cores().size());
   run.schedule.plan = plan;
-  check_fits(run);
+  if (!setting.cluster) {  // its ranks run here
+    if (placement.has(run.ranks())) {
+      run.share = compute_share(placement, run.ranks());
+    } else {
+      run.not_started = too_few_processes(run.ranks(), placement.processes.size());
+    }
+    check_fits(run);
+  }
   run.schedule = backend.build_schedule(method, plan);
+  check_allocation_fits(run, setting, backend, placement);
   return run;
 }
 
@@ -97,15 +156,19 @@ const PreparedRun* calibration_run(const Experiment& experiment, std::size_t set
   return nullptr;
 }
 
-Experiment prepare(const Scenario& scenario, const Backend& backend) {
+Experiment prepare(const Scenario& scenario, const Backend& backend, const Placement& placement) {
+  if (scenario.executor == Executor::search) {
+    throw UsageError(fmt::format("{}: executor is search: lamina plan searches it", scenario.file));
+  }
   Experiment experiment;
+  experiment.placement = placement;
   experiment.scenario = scenario;
   experiment.scenario_sha256 = backend.sha256(canonical_text(scenario));
   for (std::size_t index = 0; index < scenario.settings.size(); ++index) {
     const Setting& setting = scenario.settings[index];
     for (const RunRequest& request : setting.runs) {
       try {
-        experiment.runs.push_back(prepare_run(setting, request, backend));
+        experiment.runs.push_back(prepare_run(setting, request, backend, placement));
       } catch (const UsageError& error) {
         throw UsageError(fmt::format("{}: run {}: {}", scenario.file, full_name(request, setting), error.what()));
       }
@@ -134,7 +197,7 @@ TrainRequest train_request(const Experiment& experiment, const PreparedRun& run,
   request.warmup_steps = setting.warmup_steps;
   request.measured_steps = setting.measured_steps;
   request.link = link;
-  request.compute_threads_per_rank = run.threads_per_rank;
+  request.compute_threads_per_rank = run.share.threads_per_rank;
   for (const Disturbance& disturbance : setting.disturbances) {
     if (disturbance.rank < run.ranks()) {
       request.disturbances.push_back(disturbance);
@@ -154,7 +217,7 @@ Json describe_experiment(const Experiment& experiment) {
     entry["name"] = run.name;
     entry["plan"] = plan_as_json(run.plan());
     entry["ranks"] = run.ranks();
-    entry["threads_per_rank"] = run.threads_per_rank;
+    entry["threads_per_rank"] = run.share.threads_per_rank;
     entry["parameters"] = model_parameters(run.plan().model);
     entry["predicted"] = {{"traffic_bytes", prediction_of_traffic(run)},
                           {"peak_memory_bytes", prediction_of_memory(run)}};

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "impl/harness/backend.h"
+#include "impl/harness/context.h"
 #include "impl/harness/prediction.h"
 #include "impl/harness/scenario.h"
 
@@ -18,14 +19,15 @@ struct PreparedRun {
   RunRequest request;
   Schedule schedule;  // verified; holds the plan
   Prediction prediction;
-  int threads_per_rank = 1;
-  bool oversubscribed = false;  // more ranks than cores: its times say little
+  ComputeShare share;      // oversubscribed: its times say little
+  std::string not_started;  // why it is skipped; empty: it is not
   const Plan& plan() const { return schedule.plan; }
   std::int64_t ranks() const { return schedule.plan.parallel.ranks(); }
 };
 
 struct Experiment {
   Scenario scenario;
+  Placement placement;
   std::string scenario_sha256;
   std::vector<std::string> data_sha256;  // by setting
   std::vector<PreparedRun> runs;         // setting by setting
@@ -37,7 +39,7 @@ struct Experiment {
 const PreparedRun* calibration_run(const Experiment& experiment, std::size_t setting);
 
 // Throws UsageError with one line naming file and key or run.
-Experiment prepare(const Scenario& scenario, const Backend& backend);
+Experiment prepare(const Scenario& scenario, const Backend& backend, const Placement& placement = {});
 
 // The training that a run asks for, over this link.
 TrainRequest train_request(const Experiment& experiment, const PreparedRun& run, const EmulatedLink& link);

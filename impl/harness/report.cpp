@@ -124,8 +124,8 @@ void Reporter::clear_line() {
 
 void Reporter::table(const std::string& text) {
   clear_line();  // both may be the same terminal
-  std::fputs(text.c_str(), table_);
-  std::fflush(table_);
+  const bool written = std::fputs(text.c_str(), table_) >= 0 && std::fflush(table_) == 0;
+  table_lost_ = table_lost_ || !written;
 }
 
 void Reporter::progress(const std::string& line, bool important) {
@@ -164,8 +164,8 @@ void Reporter::run_begins(const std::string& name, std::size_t index, std::size_
 
 void Reporter::step_ended(std::int64_t step, std::int64_t steps, const StepRecord& record) {
   const double slowest = *std::max_element(record.rank_time_s.begin(), record.rank_time_s.end());
-  progress(fmt::format("{}: step {}/{}, loss {:.4f}, {:.1f} ms", run_, step + 1, steps, record.loss, slowest * 1e3),
-           false);
+  const std::string loss = record.has_loss ? fmt::format("loss {:.4f}, ", record.loss) : "";
+  progress(fmt::format("{}: step {}/{}, {}{:.1f} ms", run_, step + 1, steps, loss, slowest * 1e3), false);
 }
 
 void Reporter::run_ended(const Json& run) {

@@ -19,7 +19,7 @@ std::string header_lines(const Json& result);
 std::string table_heading();
 std::string table_row(const Json& run);
 
-// Writes to two streams (stdout and stderr in the program). On a terminal progress is one line that is written over;
+// Writes to two streams (stdout and stderr in the program); what cannot be written does not stop it. On a terminal progress is one line that is written over;
 // elsewhere a line now and then.
 class Reporter {
  public:
@@ -36,6 +36,7 @@ class Reporter {
   void expectation(const Json& entry);
   void warn(const std::string& message);
   void note(const std::string& message);  // progress in words: "calibrating the link"
+  bool table_lost() const { return table_lost_; }  // some of the table could not be written
 
  private:
   void progress(const std::string& line, bool important);
@@ -47,6 +48,7 @@ class Reporter {
   bool live_ = false;       // progress_ is a terminal
   bool line_open_ = false;  // a live line stands there
   bool heading_printed_ = false;
+  bool table_lost_ = false;
   std::string run_;  // "[1/2] layered"
   std::chrono::steady_clock::time_point last_line_;
 };

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "impl/base/error.h"
+#include "impl/harness/closed_form.h"
 #include "impl/harness/context.h"
 #include "impl/harness/statistics.h"
 
@@ -100,6 +101,32 @@ Json memory_as_json(const RankMemory& memory) {
           {"transport", memory.transport},     {"total", memory.total()}};
 }
 
+// What interfaces counted, protocol headers and everybody else's bytes included, during all steps. Ranks that share a
+// host see the same ports.
+void add_wire(Json& metric, const Placement& placement, const TrainOutcome& outcome) {
+  metric["wire"] = nullptr;
+  if (outcome.rank_wire.empty()) {
+    metric["wire_reason"] = "ranks are threads of one process: no interface counts their bytes";
+    return;
+  }
+  const auto none = [](const auto& ports) { return ports.empty(); };
+  if (std::all_of(outcome.rank_wire.begin(), outcome.rank_wire.end(), none)) {
+    metric["wire_reason"] = "this system shows no counters of network interfaces";
+    return;
+  }
+  Json& wire = metric["wire"] = {{"steps", outcome.steps.size()}, {"per_rank", Json::array()}};
+  for (std::size_t rank = 0; rank < outcome.rank_wire.size(); ++rank) {
+    Json ports = Json::array();
+    for (const PortBytes& port : outcome.rank_wire[rank]) {
+      if (port.sent != 0 || port.received != 0) {
+        ports.push_back({{"port", port.port}, {"sent", port.sent}, {"received", port.received}});
+      }
+    }
+    wire["per_rank"].push_back(
+        {{"rank", rank}, {"host", placement.of(static_cast<std::int64_t>(rank)).host}, {"ports", ports}});
+  }
+}
+
 Json traffic_metric(const PreparedRun& run, std::span<const StepRecord> measured) {
   Json metric;
   metric["direction"] = "lower";
@@ -114,8 +141,6 @@ Json traffic_metric(const PreparedRun& run, std::span<const StepRecord> measured
   if (metric["predicted"].is_null()) {
     metric["predicted_reason"] = run.prediction.reason;
   }
-  metric["wire"] = nullptr;
-  metric["wire_reason"] = "ranks are threads of one process: no interface counts their bytes";
   return metric;
 }
 
@@ -129,8 +154,42 @@ Json memory_metric(const PreparedRun& run, const TrainOutcome& outcome) {
   metric["predicted"] = prediction_of_memory(run);
   metric["predicted_reason"] =
       run.prediction.reason.empty() ? "working set and transport are counted, not predicted" : run.prediction.reason;
-  metric["resident_set"] = Json::array({outcome.resident_set_growth_bytes});  // one process holds all ranks
+  metric["resident_set"] = outcome.resident_set_growth_bytes;  // by process; threads are all of one
   return metric;
+}
+
+// What the forms say of the measured step, and how far the step is from it.
+void add_closed_form(Json& metrics, const PreparedRun& run, const Precision& precision, const ResolvedLink& link,
+                     const Measurement& measurement, const TrainOutcome& outcome, std::int64_t warmup_steps) {
+  const ClosedForm form = closed_form_of(run.schedule, precision, link.link, measurement, outcome.trace, warmup_steps);
+  Json& value = metrics["closed_form_step_time_s"];
+  Json& ratio = metrics["step_time_over_closed_form"];
+  ratio["direction"] = value["direction"] = "lower";
+  value["median"] = ratio["median"] = nullptr;
+  if (form.step_time_s) {
+    value["median"] = finite_or_null(*form.step_time_s);
+    ratio["median"] = finite_or_null(median(measurement.step_time_s) / *form.step_time_s);
+    value["layer_forward_s"] = finite_or_null(form.forward_s);
+    value["layer_backward_s"] = finite_or_null(form.backward_s);
+  } else {
+    value["reason"] = ratio["reason"] = form.reason;
+  }
+}
+
+// What a simulation says nothing of.
+void take_out_unsimulated(Json& entry, const ResolvedLink& link) {
+  entry["link"] = {{"source", link.source}};
+  Json& metrics = entry["metrics"];
+  for (const char* name : {"loss", "gradient_norm"}) {
+    metrics[name] = Json::array({nullptr});
+    metrics[std::string(name) + "_reason"] = "simulated: nothing is trained";
+  }
+  for (const char* name : {"closed_form_step_time_s", "step_time_over_closed_form"}) {
+    metrics[name] = {{"direction", "lower"}, {"median", nullptr}, {"reason", "simulated: nothing is measured"}};
+  }
+  metrics["traffic_bytes"]["wire_reason"] = "simulated: nothing is sent";
+  metrics["peak_memory_bytes"]["resident_set"] = nullptr;
+  metrics["peak_memory_bytes"]["resident_set_reason"] = "simulated: nothing is allocated";
 }
 
 std::string new_run_id() {
@@ -152,8 +211,10 @@ Json entry_head(const Experiment& experiment, const PreparedRun& run) {
   entry["reason"] = nullptr;
   entry["plan"] = plan_as_json(run.plan());
   entry["ranks"] = run.ranks();
-  entry["threads_per_rank"] = run.threads_per_rank;
-  entry["oversubscribed"] = run.oversubscribed;
+  entry["threads_per_rank"] = run.share.threads_per_rank;
+  entry["compute_threads"] = run.ranks() * run.share.threads_per_rank;
+  entry["cores"] = run.share.cores;
+  entry["oversubscribed"] = run.share.oversubscribed;
   entry["data_sha256"] = experiment.data_sha256[run.setting];
   return entry;
 }
@@ -182,7 +243,10 @@ Json link_as_json(const ResolvedLink& link) {
   json["bandwidth_bits_per_s"] = emulated ? Json(link.link.bandwidth_bits_per_s) : Json(nullptr);
   json["latency_s"] = link.link.latency_s;
   json["source"] = link.source;
-  if (!emulated) {
+  if (link.source == "network") {
+    json["latency_s"] = nullptr;
+    json["reason"] = "a real one: context.ranks names what messages travel by";
+  } else if (!emulated) {
     json["reason"] = "not emulated: as fast as memory allows";
   }
   if (link.compute_time_s) {
@@ -268,14 +332,28 @@ Json entry_of_run(const Experiment& experiment, const PreparedRun& run, const Re
     metrics["counted_tokens"].push_back(step.counted_targets);
   }
   metrics["traffic_bytes"] = traffic_metric(run, measured);
+  add_wire(metrics["traffic_bytes"], experiment.placement, outcome);
   metrics["peak_memory_bytes"] = memory_metric(run, outcome);
+  const Setting& setting = experiment.setting_of(run);
+  if (setting.cluster) {
+    take_out_unsimulated(entry, link);
+  } else {
+    add_closed_form(metrics, run, setting.precision, link, measurement, outcome, setting.warmup_steps);
+  }
   return entry;
 }
 
 Json begin_result(const Experiment& experiment, const std::vector<std::string>& arguments, const BlasInfo& blas) {
   std::int64_t most_ranks = 1;
+  int threads_per_rank = 1;  // of the run with the most ranks
   for (const PreparedRun& run : experiment.runs) {
-    most_ranks = std::max(most_ranks, run.ranks());
+    if (run.not_started.empty() && run.ranks() >= most_ranks) {
+      most_ranks = run.ranks();
+      threads_per_rank = run.share.threads_per_rank;
+    }
+  }
+  if (experiment.placement.over_processes()) {
+    most_ranks = std::ssize(experiment.placement.processes);
   }
   Json result;
   result["schema_version"] = 1;
@@ -283,7 +361,7 @@ Json begin_result(const Experiment& experiment, const std::vector<std::string>& 
   result["started"] = utc_now();
   result["ended"] = nullptr;
   result["argv"] = arguments;
-  result["context"] = describe_context(most_ranks, experiment.scenario.settings.front().transport, blas);
+  result["context"] = describe_context(experiment.placement, most_ranks, threads_per_rank, blas);
   result["scenario"] = experiment.scenario.document;
   result["scenario_sha256"] = experiment.scenario_sha256;
   result["data_sha256"] = experiment.data_sha256.front();
@@ -296,10 +374,10 @@ Json begin_result(const Experiment& experiment, const std::vector<std::string>& 
 }
 
 void record_link(Json& result, const ResolvedLink& link) {
-  Json& transport = result["scenario"]["transport"];
-  if (!transport.contains("link")) {
+  if (!result["scenario"].contains("transport") || !result["scenario"]["transport"].contains("link")) {
     return;
   }
+  Json& transport = result["scenario"]["transport"];
   const Json resolved = link_as_json(link);
   for (const auto& [name, value] : resolved.items()) {
     transport["link"][name] = value;
@@ -307,7 +385,8 @@ void record_link(Json& result, const ResolvedLink& link) {
 }
 
 void ResultFile::save(const Json& result) {
-  write_whole_file(path_, result.dump(2) + "\n", existing_);
+  // A command line or a path may hold bytes that are not UTF-8.
+  write_whole_file(path_, result.dump(2, ' ', false, Json::error_handler_t::replace) + "\n", existing_);
   existing_ = Existing::replace;  // it is ours from now on
 }
 

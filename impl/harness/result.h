@@ -14,7 +14,7 @@ namespace lamina {
 // The link that a run had, and where it came from.
 struct ResolvedLink {
   EmulatedLink link;                     // bandwidth 0: not emulated
-  std::string source;                    // "given", "preset infiniband-hdr", "calibrated", "none"
+  std::string source;                    // "given", "preset infiniband-hdr", "calibrated", "none", "network"
   std::optional<double> compute_time_s;  // of a step, where a calibration measured it
 };
 

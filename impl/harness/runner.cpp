@@ -1,14 +1,19 @@
 #include "impl/harness/runner.h"
 
 #include <algorithm>
+#include <atomic>
+#include <climits>
 #include <filesystem>
 #include <map>
+#include <mutex>
+#include <optional>
 
 #include "impl/base/error.h"
 #include "impl/harness/chrome_trace.h"
 #include "impl/harness/context.h"
 #include "impl/harness/expectations.h"
 #include "impl/harness/result.h"
+#include "impl/harness/simulated_run.h"
 #include "impl/harness/statistics.h"
 
 namespace lamina {
@@ -16,55 +21,96 @@ namespace {
 
 // ---- before the first run ----------------------------------------------------------------------------------------
 
-void refuse_existing(const std::string& path, bool force) {
-  if (!force && std::filesystem::exists(path)) {
-    throw UsageError(fmt::format("{} exists; --force replaces it", path));
-  }
+// A file that will be written, and the key or option that names it.
+struct Output {
+  std::string key;
+  std::string path;
+};
+
+[[noreturn]] void refuse(const Output& output, const std::string& reason) {
+  constexpr std::size_t kLongest = 300;
+  const bool long_one = output.path.size() > kLongest;
+  throw UsageError(fmt::format("{}: {}{} {}", output.key, output.path.substr(0, kLongest), long_one ? "..." : "", reason));
 }
 
-void make_folder(const std::filesystem::path& folder) {
+void check_can_be_named(const Output& output, bool force) {
   std::error_code error;
-  std::filesystem::create_directories(folder, error);
+  const bool exists = std::filesystem::exists(output.path, error);
   if (error) {
-    throw UsageError(fmt::format("the folder {} cannot be made: {}", folder.string(), error.message()));
+    refuse(output, fmt::format("cannot be looked at: {}", error.message()));
+  }
+  if (exists && !force) {
+    refuse(output, "exists; --force replaces it");
+  }
+  constexpr std::size_t kEndingOfTemporaryName = 7;
+  if (std::filesystem::path(output.path).filename().native().size() + kEndingOfTemporaryName > NAME_MAX) {
+    refuse(output, fmt::format("is too long a name; at most {} bytes", NAME_MAX - kEndingOfTemporaryName));
   }
 }
 
-// Everything that will be written, looked at before anything is: nothing is overwritten by surprise, nothing fails for
-// want of a folder after hours of training.
-void make_room(const Experiment& experiment, const RunOptions& options) {
-  std::vector<std::string> files{options.out + "/result.json"};
+void make_folder(const Output& output) {
+  const std::filesystem::path folder = std::filesystem::path(output.path).parent_path();
+  std::error_code error;
+  if (!folder.empty()) {
+    std::filesystem::create_directories(folder, error);
+  }
+  if (error) {
+    refuse(output, fmt::format("cannot be written: its folder cannot be made: {}", error.message()));
+  }
+}
+
+std::vector<Output> outputs_of(const Experiment& experiment, const RunOptions& options) {
+  std::vector<Output> outputs{{"--out", options.out + "/result.json"}};
   if (options.trace) {
-    files.push_back(options.out + "/trace.json");
+    outputs.push_back({"--out", options.out + "/trace.json"});
   }
   for (const PreparedRun& run : experiment.runs) {
     if (const auto dump = dump_of(experiment.setting_of(run), run.name)) {
-      for (const std::string& file : {dump->gradients, dump->weights}) {
-        if (!file.empty()) {
-          files.push_back(file);
+      for (const Output& output : {Output{"dump.gradients", dump->gradients}, Output{"dump.weights", dump->weights}}) {
+        if (!output.path.empty()) {
+          outputs.push_back(output);
         }
       }
     }
   }
-  for (const std::string& file : files) {
-    refuse_existing(file, options.force);
+  return outputs;
+}
+
+// The file behind a path, however the path is spelt.
+std::string file_behind(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path canonical = std::filesystem::weakly_canonical(path, error);
+  return error ? path : canonical.string();
+}
+
+// No output may take the place of another one, nor of what the runs read.
+void check_different(const Experiment& experiment, const std::vector<Output>& outputs) {
+  std::map<std::string, std::string> taken{{file_behind(experiment.scenario.file), "the scenario"}};
+  for (const Setting& setting : experiment.scenario.settings) {
+    for (const auto& [path, what] : {std::pair{setting.data.path, "data"}, {setting.initial_weights, "initial_weights"}}) {
+      if (!path.empty()) {
+        taken.emplace(file_behind(path), what);
+      }
+    }
   }
-  for (const std::string& file : files) {
-    if (const auto folder = std::filesystem::path(file).parent_path(); !folder.empty()) {
-      make_folder(folder);
+  for (const Output& output : outputs) {
+    const auto& [place, is_new] = taken.emplace(file_behind(output.path), fmt::format("{} {}", output.key, output.path));
+    if (!is_new) {
+      refuse(output, fmt::format("would overwrite {}", place->second));
     }
   }
 }
 
 void warn_about(const Experiment& experiment, Reporter& reporter) {
-  const auto cores = static_cast<double>(usable_cores().size());
   for (const PreparedRun& run : experiment.runs) {
-    if (run.oversubscribed) {
+    if (run.share.oversubscribed) {
       reporter.warn(fmt::format("run {} has {} ranks on {} cores: its times say little about speed", run.name,
-                                run.ranks(), cores));
+                                run.ranks(), run.share.cores));
     }
   }
-  if (const double load = load_average(); load > cores / 2) {
+  const auto cores = static_cast<double>(usable_cores().size());
+  const bool timed = experiment.scenario.executor == Executor::train;
+  if (const double load = load_average(); timed && load > cores / 2) {
     reporter.warn(fmt::format("the machine is busy (load {:.1f} on {} cores): times will be too long", load, cores));
   }
 }
@@ -90,7 +136,13 @@ class LinkResolver {
 
   ResolvedLink resolve(std::size_t index) {
     const Setting& setting = experiment_.scenario.settings[index];
+    if (setting.cluster) {
+      return {{}, "cluster " + setting.cluster->name, {}};
+    }
     const LinkRequest& wanted = setting.link;
+    if (experiment_.placement.over_processes()) {
+      return {{}, "network", {}};
+    }
     if (!wanted.all_reduce_share_of_compute) {
       const bool emulated = wanted.link.bandwidth_bits_per_s > 0;
       return {wanted.link, !wanted.preset.empty() ? "preset " + wanted.preset : emulated ? "given" : "none", {}};
@@ -162,28 +214,64 @@ class LinkResolver {
 
 class Runner {
  public:
-  Runner(const Experiment& experiment, const Backend& backend, const RunOptions& options, Reporter& reporter)
+  Runner(const Experiment& experiment, const Backend& backend, const RunOptions& options, Reporter& reporter,
+         MpiTransport* transport)
       : experiment_(experiment),
         backend_(backend),
         options_(options),
         reporter_(reporter),
+        transport_(transport),
         links_(experiment, backend, reporter),
         file_(options.out + "/result.json", options.force ? Existing::replace : Existing::refuse),
         result_(begin_result(experiment, options.arguments, backend.blas_info())) {}
 
+  ~Runner() {
+    if (transport_ != nullptr) {
+      transport_->on_failure({});
+    }
+  }
+  Runner(const Runner&) = delete;
+  Runner& operator=(const Runner&) = delete;
+
   ExitCode run() {
     file_.save(result_);
+    if (transport_ != nullptr) {
+      transport_->on_failure([this](const std::string& reason) { job_fails(reason); });
+    }
     reporter_.begin(result_);
-    for (std::size_t setting = 0; setting < experiment_.scenario.settings.size(); ++setting) {
+    for (std::size_t setting = 0; setting < experiment_.scenario.settings.size() && !job_failed_; ++setting) {
       run_setting(setting);
     }
+    const std::lock_guard lock(result_mutex_);
     result_["expectations"] = evaluate_expectations(experiment_.scenario, result_["runs"]);
     result_["ended"] = utc_now();
     file_.save(result_);
-    return judge();
+    const ExitCode code = judge();
+    if (reporter_.table_lost()) {
+      throw Error(fmt::format("the table cannot be written; the result is in {}", file_.path()));
+    }
+    return code;
   }
 
  private:
+  // A job of several processes ends soon after a rank has failed, whatever this thread is in the middle of.
+  void job_fails(const std::string& reason) {
+    const std::lock_guard lock(result_mutex_);
+    job_failed_ = true;
+    if (running_) {
+      result_["runs"][*running_]["reason"] = reason;
+    }
+    result_["ended"] = utc_now();
+    file_.save(result_);
+  }
+
+  void put_entry(std::size_t index, Json entry, std::optional<std::size_t> running) {
+    const std::lock_guard lock(result_mutex_);
+    result_["runs"][index] = std::move(entry);
+    running_ = running;
+    file_.save(result_);
+  }
+
   void run_setting(std::size_t setting) {
     ResolvedLink link;
     std::string no_link;
@@ -198,11 +286,11 @@ class Runner {
       reporter_.warn(no_link);
     }
     for (std::size_t index = 0; index < experiment_.runs.size(); ++index) {
-      if (experiment_.runs[index].setting == setting) {
-        result_["runs"][index] = no_link.empty()
-                                     ? train_run(index, link)
-                                     : entry_not_run(experiment_, experiment_.runs[index], "skipped", no_link);
-        file_.save(result_);
+      const PreparedRun& run = experiment_.runs[index];
+      if (run.setting == setting && !job_failed_) {
+        const std::string& obstacle = run.not_started.empty() ? no_link : run.not_started;
+        put_entry(index,
+                  obstacle.empty() ? train_run(index, link) : entry_not_run(experiment_, run, "skipped", obstacle), {});
         if (options_.trace) {
           write_whole_file(options_.out + "/trace.json", trace_.text(), Existing::replace);
         }
@@ -214,12 +302,18 @@ class Runner {
   Json train_run(std::size_t index, const ResolvedLink& link) {
     const PreparedRun& run = experiment_.runs[index];
     TrainRequest request = train_request(experiment_, run, link.link);
-    request.trace = options_.trace;
     const std::int64_t steps = request.warmup_steps + request.measured_steps;
     reporter_.run_begins(run.name, index, experiment_.runs.size());
+    put_entry(index, entry_not_run(experiment_, run, "failed", "the program ended while it ran"), index);
     try {
-      const TrainOutcome outcome = backend_.train(
-          request, [&](std::int64_t step, const StepRecord& record) { reporter_.step_ended(step, steps, record); });
+      const auto& cluster = experiment_.setting_of(run).cluster;
+      request.trace = options_.trace || !cluster;  // of what is trained, the closed form reads it
+      const StepProgress progress = [&](std::int64_t step, const StepRecord& record) {
+        reporter_.step_ended(step, steps, record);
+      };
+      const TrainOutcome outcome = cluster                 ? simulate_run(request, *cluster)
+                                   : transport_ == nullptr ? backend_.train(request, progress)
+                                                           : backend_.train_on(request, *transport_, progress);
       Json entry = entry_of_run(experiment_, run, link, outcome);
       if (options_.trace) {
         trace_.add_run(run.name, run.schedule, outcome.trace);
@@ -266,19 +360,50 @@ class Runner {
   const Backend& backend_;
   const RunOptions& options_;
   Reporter& reporter_;
+  MpiTransport* transport_;
   LinkResolver links_;
   ResultFile file_;
   ChromeTrace trace_;
+  std::mutex result_mutex_;  // guards what follows, and saving it
   Json result_;
+  std::optional<std::size_t> running_;  // the run under way
+  std::atomic<bool> job_failed_ = false;
 };
 
 }  // namespace
 
+ResolvedLink resolve_link(const Experiment& experiment, std::size_t setting, const Backend& backend,
+                          Reporter& reporter) {
+  return LinkResolver(experiment, backend, reporter).resolve(setting);
+}
+
+// Nothing is overwritten by surprise, and nothing fails for want of a folder after hours of training.
+void make_room(const Experiment& experiment, const RunOptions& options) {
+  const std::vector<Output> outputs = outputs_of(experiment, options);
+  check_different(experiment, outputs);
+  for (const Output& output : outputs) {
+    check_can_be_named(output, options.force);
+  }
+  for (const Output& output : outputs) {
+    make_folder(output);
+  }
+}
+
 ExitCode run_experiment(const Experiment& experiment, const Backend& backend, const RunOptions& options,
-                        Reporter& reporter) {
+                        Reporter& reporter, MpiTransport* transport) {
   make_room(experiment, options);
   warn_about(experiment, reporter);
-  return Runner(experiment, backend, options, reporter).run();
+  return Runner(experiment, backend, options, reporter, transport).run();
+}
+
+void follow_experiment(const Experiment& experiment, const Backend& backend, MpiTransport& transport) {
+  for (const PreparedRun& run : experiment.runs) {
+    if (run.not_started.empty() && transport.rank() < run.ranks()) {
+      TrainRequest request = train_request(experiment, run, {});
+      request.trace = true;  // as on rank 0, whose closed form reads it
+      backend.train_on(request, transport, {});
+    }
+  }
 }
 
 }  // namespace lamina

@@ -26,9 +26,23 @@ struct RunOptions {
   std::vector<std::string> arguments;  // the command line, for the result
 };
 
-// Throws UsageError when something is in the way of what would be written, Error when the result cannot be kept.
-// A run that fails is marked so, with its reason, and does not stop the others.
+// Looks at everything that will be written before anything is, and makes the folders. Throws UsageError when something
+// is in the way.
+void make_room(const Experiment& experiment, const RunOptions& options);
+
+// The link that a setting of the experiment asks for: given, or found by a calibration on this machine.
+ResolvedLink resolve_link(const Experiment& experiment, std::size_t setting, const Backend& backend,
+                          Reporter& reporter);
+
+// Throws UsageError as make_room(), Error when the result cannot be kept.
+// A run that fails is marked so, with its reason, and does not stop the others, where ranks are threads. While a run
+// is under way the result says that it failed: so it reads when the program is killed.
+// With a transport this process is rank 0 of it, and the others call follow_experiment(); a run that fails then ends
+// the job.
 ExitCode run_experiment(const Experiment& experiment, const Backend& backend, const RunOptions& options,
-                        Reporter& reporter);
+                        Reporter& reporter, MpiTransport* transport = nullptr);
+
+// The part of another rank: runs what needs it, in the same order. Throws Error when a run failed.
+void follow_experiment(const Experiment& experiment, const Backend& backend, MpiTransport& transport);
 
 }  // namespace lamina

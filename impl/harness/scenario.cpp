@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <set>
 
+#include "impl/analysis/cluster_file.h"
 #include "impl/base/error.h"
 #include "impl/harness/keys.h"
 #include "impl/harness/links.h"
@@ -32,6 +34,16 @@ void drop_alternatives(Json& object, const Key& parent, const std::string& name)
   }
 }
 
+void replace_element(Json& element, const std::string& place, const Override& wanted) {
+  if (wanted.value.is_null()) {
+    throw UsageError(fmt::format("{}: null cannot take {} out of its list", wanted.place, place));
+  }
+  if (!wanted.value.is_object()) {
+    throw UsageError(fmt::format("{}: {} would be {}, and must be an object", wanted.place, place, brief(wanted.value)));
+  }
+  element = wanted.value;
+}
+
 // `rest` is what is left of the place below `value`, whose own place is `done`.
 void set_below(Json& value, const std::string& done, std::string_view rest, const Override& wanted) {
   if (rest.starts_with('[')) {
@@ -42,7 +54,12 @@ void set_below(Json& value, const std::string& done, std::string_view rest, cons
     for (std::size_t i = 0; value.is_array() && i < value.size(); ++i) {
       const bool named = value[i].is_object() && value[i].contains("name") && value[i]["name"] == which;
       if (which.empty() || named || which == std::to_string(i)) {
-        set_below(value[i], fmt::format("{}[{}]", done, i), after, wanted);
+        const std::string at = fmt::format("{}[{}]", done, i);
+        if (after.empty()) {
+          replace_element(value[i], at, wanted);
+        } else {
+          set_below(value[i], at, after, wanted);
+        }
         found = true;
       }
     }
@@ -115,6 +132,9 @@ void check_sweep(const Json& document, const std::string& file) {
     if (!values.is_array() || values.empty()) {
       refuse(file, fmt::format("sweep.{} is {}; it must be a list of values", place, brief(values)));
     }
+    if (std::any_of(values.begin(), values.end(), [](const Json& value) { return value.is_null(); })) {
+      refuse(file, fmt::format("sweep.{} holds null; each of its values must be one that the key can have", place));
+    }
     std::set<Json> different(values.begin(), values.end());
     if (different.size() != values.size()) {
       refuse(file, fmt::format("sweep.{} holds a value twice", place));
@@ -157,6 +177,16 @@ std::string resolved_path(const Json& value, const std::string& file) {
   return path.is_absolute() ? path.string() : (std::filesystem::path(file).parent_path() / path).string();
 }
 
+void check_is_file(std::string_view key, const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::is_regular_file(path, error)) {
+    return;
+  }
+  const bool missing = !error || error == std::errc::no_such_file_or_directory;
+  throw UsageError(fmt::format("{} is {}; {}", key, path.size() > 300 ? path.substr(0, 300) + "..." : path,
+                               missing ? "there is no such file" : error.message()));
+}
+
 ModelShape model_from(const Json& json) {
   ModelShape shape{.layers = json["layers"],
                    .hidden = json["hidden"],
@@ -171,9 +201,7 @@ DataConfig data_from(const Json& json, const std::string& file) {
   using enum DataConfig::Kind;
   const auto from_file = [&](DataConfig::Kind kind, const char* name) {
     DataConfig config{.kind = kind, .path = resolved_path(json[name], file)};
-    if (!std::filesystem::is_regular_file(config.path)) {
-      throw UsageError(fmt::format("data.{} is {}; there is no such file", name, config.path));
-    }
+    check_is_file(fmt::format("data.{}", name), config.path);
     return config;
   };
   if (json.contains("text_file")) {
@@ -240,6 +268,9 @@ LinkRequest link_from(const Json& transport) {
   if (!transport.contains("link")) {
     return request;
   }
+  if (transport["kind"] != "threads") {
+    throw UsageError("transport.link is for transport.kind threads; between processes the link is what the network is");
+  }
   const Json& link = transport["link"];
   if (link.contains("preset")) {
     const LinkPreset& preset = link_preset(link["preset"].get<std::string>());
@@ -303,6 +334,13 @@ std::vector<RunRequest> runs_from(const Json& json) {
   return runs;
 }
 
+Disturbance::Kind disturbance_kind(const std::string& name) {
+  using enum Disturbance::Kind;
+  return std::map<std::string, Disturbance::Kind>{{"sleep", sleep}, {"fail", fail}, {"out_of_memory", out_of_memory},
+                                                  {"exit", exit},   {"kill", kill}, {"stop", stop}}
+      .at(name);
+}
+
 std::vector<Disturbance> disturbances_from(const Json& json, const std::vector<RunRequest>& runs, std::int64_t steps) {
   std::int64_t most_ranks = 1;
   for (const RunRequest& run : runs) {
@@ -311,7 +349,7 @@ std::vector<Disturbance> disturbances_from(const Json& json, const std::vector<R
   std::vector<Disturbance> disturbances;
   for (const Json& one : json) {
     Disturbance disturbance;
-    disturbance.kind = one["kind"] == "fail" ? Disturbance::Kind::fail : Disturbance::Kind::sleep;
+    disturbance.kind = disturbance_kind(one["kind"].get<std::string>());
     disturbance.rank = one["rank"];
     disturbance.step = optional_integer(one, "step").value_or(-1);
     disturbance.sleep_s = one.contains("sleep_s") ? one["sleep_s"].get<double>() : 0;
@@ -329,10 +367,23 @@ std::vector<Disturbance> disturbances_from(const Json& json, const std::vector<R
   return disturbances;
 }
 
+Executor executor_of(const Json& document) {
+  const std::string name = document["executor"];
+  return name == "train" ? Executor::train : name == "simulate" ? Executor::simulate : Executor::search;
+}
+
 Setting setting_from(const Json& document, const std::string& file, Swept swept) {
   Setting setting;
   setting.swept = std::move(swept);
   setting.model = model_from(document["model"]);
+  if (document.contains("cluster")) {
+    setting.cluster = analysis::read_cluster(resolved_path(document["cluster"], file));
+    setting.transport = "simulated";
+  }
+  if (executor_of(document) == Executor::search) {
+    setting.search = document["search"];
+    return setting;
+  }
   setting.data = data_from(document["data"], file);
   setting.batch = {document["batch"]["global"], document["batch"]["micro"]};
   setting.optimizer = optimizer_from(document["optimizer"]);
@@ -340,13 +391,16 @@ Setting setting_from(const Json& document, const std::string& file, Swept swept)
   setting.warmup_steps = document["steps"]["warmup"];
   setting.measured_steps = document["steps"]["measured"];
   setting.seed = document["seed"];
-  setting.transport = document["transport"]["kind"];
-  setting.link = link_from(document["transport"]);
+  if (setting.cluster) {  // every step is the same
+    setting.warmup_steps = 0;
+    setting.measured_steps = 1;
+  } else {
+    setting.transport = document["transport"]["kind"];
+    setting.link = link_from(document["transport"]);
+  }
   if (document.contains("initial_weights")) {
     setting.initial_weights = resolved_path(document["initial_weights"], file);
-    if (!std::filesystem::is_regular_file(setting.initial_weights)) {
-      throw UsageError(fmt::format("initial_weights is {}; there is no such file", setting.initial_weights));
-    }
+    check_is_file("initial_weights", setting.initial_weights);
   }
   const std::int64_t steps = setting.warmup_steps + setting.measured_steps;
   setting.dump = dump_from(document, file, steps);
@@ -361,8 +415,8 @@ std::vector<Expectation> expectations_from(const Json& json) {
     Expectation expectation;
     expectation.metric = one["metric"];
     expectation.of = one["of"];
-    if (one.contains("over")) {
-      expectation.over = one["over"];
+    if (!one.contains("equal_to")) {
+      expectation.over = one.value("over", "");  // a metric that is a ratio itself has none
       if (one.contains("at_least")) {
         expectation.at_least = one["at_least"].get<double>();
       }
@@ -404,6 +458,15 @@ void check_run_names(const Scenario& scenario) {
   }
 }
 
+// Whether ranks are threads or processes is settled when the program starts.
+void check_one_transport(const Scenario& scenario) {
+  for (const Setting& setting : scenario.settings) {
+    if (setting.transport != scenario.settings.front().transport) {
+      throw UsageError("sweep.transport.kind has several values; run the scenario once for each transport");
+    }
+  }
+}
+
 // Two runs must not write the same file.
 void check_dump_names(const Scenario& scenario) {
   std::set<std::string> files;
@@ -437,12 +500,15 @@ Override parse_override(const std::string& text) {
   if (equals == std::string::npos || equals == 0) {
     throw UsageError(fmt::format("--set {}: give it as path=value", text));
   }
-  const std::string value = text.substr(equals + 1);
-  Json json = Json::parse(value, nullptr, false);
-  if (json.is_discarded()) {
-    json = value;
+  try {
+    static_cast<void>(Json(text).dump());
+  } catch (const Json::exception&) {
+    throw UsageError(fmt::format("--set {}: is not UTF-8", brief(Json(text))));
   }
-  return {text.substr(0, equals), std::move(json)};
+  std::string place = text.substr(0, equals);
+  const std::string value = text.substr(equals + 1);
+  Json json = Json::accept(value) ? parse_strict_json(value, "--set " + place) : Json(value);
+  return {std::move(place), std::move(json)};
 }
 
 Scenario read_scenario(const std::string& file, const std::vector<Override>& overrides) {
@@ -472,10 +538,12 @@ Scenario read_scenario(const std::string& file, const std::vector<Override>& ove
       if (scenario.settings.size() == 1) {
         scenario.name = point["name"];
         scenario.purpose = point["purpose"];
+        scenario.executor = executor_of(point);
         scenario.expectations = expectations_from(point["expect"]);
         scenario.document = std::move(point);
       }
     }
+    check_one_transport(scenario);
     check_run_names(scenario);
     check_dump_names(scenario);
   } catch (const UsageError& error) {

@@ -12,6 +12,7 @@
 #include "impl/harness/strict_json.h"
 #include "impl/model/data.h"
 #include "impl/model/optimizer.h"
+#include "impl/plan/cluster.h"
 #include "impl/plan/plan.h"
 
 namespace lamina {
@@ -39,7 +40,9 @@ struct Setting {
   std::int64_t warmup_steps = 0;
   std::int64_t measured_steps = 1;
   std::int64_t seed = 1;
-  std::string transport;
+  std::optional<Cluster> cluster;  // of what is simulated or searched
+  Json search;                     // the key of that name, where plans are searched
+  std::string transport;           // "simulated" with a cluster
   LinkRequest link;
   std::string initial_weights;
   std::optional<DumpConfig> dump;  // with "{run}" still in the names
@@ -50,15 +53,18 @@ struct Setting {
 struct Expectation {
   std::string metric;
   std::string of;                  // a run, or one point of it ("layered, seed=2")
-  std::string over;                // of ratios; empty for series
+  std::string over;                // of ratios; empty for series, and for a metric that is a ratio itself
   std::optional<double> at_least;  // the ratio
   std::optional<double> at_most;
   std::string equal_to;  // of series; empty for ratios
   double within = 0;     // largest relative difference over the steps
 };
 
+enum class Executor : std::uint8_t { train, simulate, search };
+
 struct Scenario {
   std::string file;
+  Executor executor = Executor::train;
   std::string name;
   std::string purpose;
   Json document;                  // of the first setting: valid, defaults filled in

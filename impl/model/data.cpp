@@ -1,7 +1,9 @@
 #include "impl/model/data.h"
 
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "impl/base/error.h"
@@ -149,9 +151,21 @@ Tokens rows_of(const std::string& path, const nlohmann::json& document, const ch
 
 std::unique_ptr<TokenSource> samples_of_json(const std::string& path, const std::vector<unsigned char>& bytes,
                                              std::int64_t sequence, std::int64_t vocabulary) {
+  // The library lets a byte-order mark pass, and of a key given twice it takes the last.
+  constexpr std::array<unsigned char, 3> kMark{0xef, 0xbb, 0xbf};
+  if (bytes.size() >= kMark.size() && std::equal(kMark.begin(), kMark.end(), bytes.begin())) {
+    refuse(path, "starts with a byte-order mark; save it as plain UTF-8");
+  }
+  std::set<std::string> keys;
+  const auto refuse_repeated = [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& parsed) {
+    if (event == nlohmann::json::parse_event_t::key && depth == 1 && !keys.insert(parsed.get<std::string>()).second) {
+      refuse(path, fmt::format("\"{}\" is given twice", parsed.get<std::string>()));
+    }
+    return true;
+  };
   nlohmann::json document;
   try {
-    document = nlohmann::json::parse(bytes);
+    document = nlohmann::json::parse(bytes.begin(), bytes.end(), refuse_repeated);
   } catch (const nlohmann::json::exception& error) {
     refuse(path, fmt::format("not JSON: {}", error.what()));
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "impl/base/error.h"
 #include "impl/kernels/convert.h"
 
 namespace lamina {
@@ -44,29 +45,36 @@ void WideView<Stored>::keep(Stored* buffer, std::int64_t elements) {
 }
 
 template <class Stored>
+StoredSizes stored_sizes(const ModelShape& shape, std::int64_t micro_batch_size, Recompute recompute,
+                         int compute_threads) {
+  const TransformerSizes inner = transformer_sizes(shape, micro_batch_size, recompute, compute_threads);
+  const bool keeps_saved = !kConverts<Stored> || recompute != Recompute::full;  // from forward to backward
+  StoredSizes sizes{.activation = inner.activation,
+                    .saved = keeps_saved ? inner.saved : 0,
+                    .head_workspace = kConverts<Stored> ? 0 : inner.head_workspace,
+                    .parameters_view = largest_unit(shape),
+                    .saved_view = std::max(inner.saved, inner.head_workspace),
+                    .scratch_bytes = scratch_bytes_of<Wide<Stored>>(inner)};
+  for (const std::int64_t view : {sizes.parameters_view, sizes.activation, sizes.activation, sizes.saved_view}) {
+    sizes.scratch_bytes += WideView<Stored>::bytes_for(view);
+  }
+  return sizes;
+}
+
+template <class Stored>
 StoredTransformer<Stored>::StoredTransformer(const ModelShape& shape, std::int64_t micro_batch_size,
                                              Recompute recompute, int compute_threads)
     : shape_(shape),
-      keeps_saved_(recompute != Recompute::full),
+      sizes_(stored_sizes<Stored>(shape, micro_batch_size, recompute, compute_threads)),
       transformer_(shape, micro_batch_size, recompute, compute_threads),
-      parameters_(largest_unit(shape), compute_threads),
-      input_(transformer_.activation_elements(), compute_threads),
-      output_(transformer_.activation_elements(), compute_threads),
-      saved_(std::max(transformer_.saved_elements(), transformer_.head_workspace_elements()), compute_threads) {}
-
-template <class Stored>
-std::int64_t StoredTransformer<Stored>::saved_elements() const {
-  return kConverts<Stored> && !keeps_saved_ ? 0 : transformer_.saved_elements();
-}
-
-template <class Stored>
-std::int64_t StoredTransformer<Stored>::head_workspace_elements() const {
-  return kConverts<Stored> ? 0 : transformer_.head_workspace_elements();
-}
-
-template <class Stored>
-std::int64_t StoredTransformer<Stored>::scratch_bytes() const {
-  return transformer_.scratch_bytes() + parameters_.bytes() + input_.bytes() + output_.bytes() + saved_.bytes();
+      parameters_(sizes_.parameters_view, compute_threads),
+      input_(sizes_.activation, compute_threads),
+      output_(sizes_.activation, compute_threads),
+      saved_(sizes_.saved_view, compute_threads) {
+  LAMINA_CHECK(transformer_.scratch_bytes() + parameters_.bytes() + input_.bytes() + output_.bytes() +
+                       saved_.bytes() ==
+                   sizes_.scratch_bytes,
+               "{} bytes of scratch were planned", sizes_.scratch_bytes);
 }
 
 template <class Stored>
@@ -122,6 +130,10 @@ double StoredTransformer<Stored>::head(const Stored* parameters, const Stored* i
   return loss;
 }
 
+template StoredSizes stored_sizes<double>(const ModelShape&, std::int64_t, Recompute, int);
+template StoredSizes stored_sizes<float>(const ModelShape&, std::int64_t, Recompute, int);
+template StoredSizes stored_sizes<Bf16>(const ModelShape&, std::int64_t, Recompute, int);
+template StoredSizes stored_sizes<Fp16>(const ModelShape&, std::int64_t, Recompute, int);
 template class WideView<double>;
 template class WideView<float>;
 template class WideView<Bf16>;

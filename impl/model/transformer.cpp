@@ -64,6 +64,7 @@ struct Transformer<Real>::Impl {
   std::int64_t query_block;
   Recompute recompute;
   int threads;
+  TransformerSizes sizes;
 
   std::vector<Real> wide1;            // [rows, 4d]: gradients of the MLP's inside; of queries, keys and values
   std::vector<Real> wide2;            // [rows, 4d]: the MLP's activation
@@ -295,12 +296,29 @@ struct Transformer<Real>::Impl {
   }
 };
 
+TransformerSizes transformer_sizes(const ModelShape& shape, std::int64_t micro_batch_size, Recompute recompute,
+                                   [[maybe_unused]] int compute_threads) {
+  const std::int64_t rows = micro_batch_size * shape.sequence;
+  const std::int64_t scores = std::min(kQueryBlock, shape.sequence) * shape.sequence;
+  const bool keeps_probabilities = recompute == Recompute::none;
+  const std::int64_t kept = keeps_probabilities ? micro_batch_size * shape.heads * shape.sequence * shape.sequence : 0;
+  return {.activation = rows * shape.hidden,
+          .saved = rows * (9 * shape.hidden + 4) + kept,
+          .head_workspace = rows * (shape.vocabulary + shape.hidden + 2),
+          .wide = rows * 4 * shape.hidden,
+          .narrow = rows * shape.hidden,
+          .probabilities = keeps_probabilities ? 0 : scores,
+          .score_gradients = scores,
+          .losses = rows};
+}
+
 template <class Real>
 Transformer<Real>::Transformer(const ModelShape& shape, std::int64_t micro_batch_size, Recompute recompute,
                                int compute_threads) {
   validate(shape);
   LAMINA_CHECK(micro_batch_size >= 1, "micro-batch of {} sequences", micro_batch_size);
   LAMINA_CHECK(compute_threads >= 1, "{} compute threads", compute_threads);
+  const TransformerSizes sizes = transformer_sizes(shape, micro_batch_size, recompute, compute_threads);
   const std::int64_t rows = micro_batch_size * shape.sequence;
   const std::int64_t query_block = std::min(kQueryBlock, shape.sequence);
   const auto numbers = [](std::int64_t count) { return std::vector<Real>(static_cast<std::size_t>(count)); };
@@ -314,13 +332,14 @@ Transformer<Real>::Transformer(const ModelShape& shape, std::int64_t micro_batch
                        .query_block = query_block,
                        .recompute = recompute,
                        .threads = compute_threads,
-                       .wide1 = numbers(rows * 4 * shape.hidden),
-                       .wide2 = numbers(rows * 4 * shape.hidden),
-                       .narrow1 = numbers(rows * shape.hidden),
-                       .narrow2 = numbers(rows * shape.hidden),
-                       .probabilities = numbers(recompute == Recompute::none ? 0 : query_block * shape.sequence),
-                       .score_gradients = numbers(query_block * shape.sequence),
-                       .losses = std::vector<double>(static_cast<std::size_t>(rows))});
+                       .sizes = sizes,
+                       .wide1 = numbers(sizes.wide),
+                       .wide2 = numbers(sizes.wide),
+                       .narrow1 = numbers(sizes.narrow),
+                       .narrow2 = numbers(sizes.narrow),
+                       .probabilities = numbers(sizes.probabilities),
+                       .score_gradients = numbers(sizes.score_gradients),
+                       .losses = std::vector<double>(static_cast<std::size_t>(sizes.losses))});
 }
 
 template <class Real>
@@ -328,27 +347,22 @@ Transformer<Real>::~Transformer() = default;
 
 template <class Real>
 std::int64_t Transformer<Real>::activation_elements() const {
-  return impl_->rows * impl_->hidden;
+  return impl_->sizes.activation;
 }
 
 template <class Real>
 std::int64_t Transformer<Real>::saved_elements() const {
-  const Impl& m = *impl_;
-  const std::int64_t probabilities = m.recompute == Recompute::none ? m.batch * m.heads * m.sequence * m.sequence : 0;
-  return m.rows * (9 * m.hidden + 4) + probabilities;
+  return impl_->sizes.saved;
 }
 
 template <class Real>
 std::int64_t Transformer<Real>::head_workspace_elements() const {
-  return impl_->rows * (impl_->vocabulary + impl_->hidden + 2);
+  return impl_->sizes.head_workspace;
 }
 
 template <class Real>
 std::int64_t Transformer<Real>::scratch_bytes() const {
-  const Impl& m = *impl_;
-  const std::size_t numbers = m.wide1.size() + m.wide2.size() + m.narrow1.size() + m.narrow2.size() +
-                              m.probabilities.size() + m.score_gradients.size();
-  return static_cast<std::int64_t>(numbers * sizeof(Real) + m.losses.size() * sizeof(double));
+  return scratch_bytes_of<Real>(impl_->sizes);
 }
 
 template <class Real>

@@ -11,6 +11,20 @@
 
 namespace lamina {
 
+// How large a Transformer's buffers are, in elements, without making one. It allocates its scratch by these.
+struct TransformerSizes {
+  std::int64_t activation, saved, head_workspace;                     // of slots: see the class
+  std::int64_t wide, narrow, probabilities, score_gradients, losses;  // of its scratch: two wide, two narrow, one each
+};
+TransformerSizes transformer_sizes(const ModelShape& shape, std::int64_t micro_batch_size, Recompute recompute,
+                                   int compute_threads);
+template <class Real>
+std::int64_t scratch_bytes_of(const TransformerSizes& sizes) {
+  return (2 * (sizes.wide + sizes.narrow) + sizes.probabilities + sizes.score_gradients) *
+             static_cast<std::int64_t>(sizeof(Real)) +
+         sizes.losses * static_cast<std::int64_t>(sizeof(double));
+}
+
 // Activations are [b, s, d] row-major: b sequences of a micro-batch, s tokens each, d hidden. A unit's parameters and
 // gradient are flat buffers in the order of unit_layout(). Real is float or double.
 //

@@ -134,6 +134,8 @@ TEST_F(DataTest, JsonThatIsNotItsFormIsRefused) {
   refused("[]", "must be an object");
   refused(R"({"tokens": [[1, 2]]})", "\"targets\" must be a list");
   refused(R"({"tokens": [], "targets": []})", "at least one row");
+  refused(R"({"tokens": [[1, 2]], "tokens": [[3, 0]], "targets": [[1, 2]]})", "\"tokens\" is given twice");
+  refused("\xef\xbb\xbf{\"tokens\": [[1, 2]], \"targets\": [[1, 2]]}", "byte-order mark");
   refused(R"({"tokens": [[1, 2]], "targets": [[1, 2]], "extra": 1})", "unknown key \"extra\"");
   refused(R"({"tokens": [[1, 2, 3]], "targets": [[1, 2]]})", "tokens[0] must be a list of 2 integers, not of 3");
   refused(R"({"tokens": [[1, 2], [1, 2]], "targets": [[1, 2]]})", "2 rows of tokens but 1");

@@ -2,11 +2,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <numeric>
+#include <thread>
 
+#include "impl/engine/deadline.h"
+#include "impl/engine/rank_threads.h"
 #include "impl/engine/train.h"
 #include "impl/schedule/verify.h"
 #include "tests/unit/equivalence.h"
@@ -307,6 +314,59 @@ TEST(EngineTest, TheSamePlanTwiceGivesTheSameBits) {
   }
 }
 
+// What is planned without allocating is what every rank then holds.
+TEST(EngineTest, PlannedMemoryIsWhatRanksHold) {
+  ModelShape shape = kOdd;
+  shape.layers = 4;
+  for (const RealType real : {RealType::fp64, RealType::fp32, RealType::bf16, RealType::fp16}) {
+    for (const int zero_stage : {0, 1, 2, 3}) {
+      for (const Recompute recompute : {Recompute::none, Recompute::full}) {
+        TrainRequest request = request_of({.method = "modular_pipeline",
+                                           .layers = 4,
+                                           .micro_batches = 2,
+                                           .data = 2,
+                                           .pipeline = 2,
+                                           .zero_stage = zero_stage,
+                                           .recompute = recompute,
+                                           .update_after_norm = real == RealType::fp16},
+                                          shape);
+        request.optimizer.kind = OptimizerConfig::Kind::adamw;
+        request.precision = precision_of(real);
+        request.measured_steps = 1;
+        request.dump.reset();
+        const TrainOutcome outcome = train(request, nullptr);
+        for (std::int64_t rank = 0; rank < 4; ++rank) {
+          const Coordinates at = coordinates_of(rank, request.schedule.plan.parallel);
+          const RankMemory planned =
+              planned_memory(request.schedule, at.pipeline, at.data, request.optimizer, request.precision, 1);
+          const RankMemory& held = outcome.rank_memory[static_cast<std::size_t>(rank)];
+          EXPECT_EQ(planned.parameters, held.parameters);
+          EXPECT_EQ(planned.gradients, held.gradients);
+          EXPECT_EQ(planned.optimizer, held.optimizer);
+          EXPECT_EQ(planned.checkpoints, held.checkpoints);
+          EXPECT_EQ(planned.working_set, held.working_set);
+          EXPECT_EQ(planned.gathered, held.gathered);
+        }
+      }
+    }
+  }
+}
+
+// A link of 10 s latency is slow, not broken: a wait may last as long as all messages of a step one after the other.
+TEST(EngineTest, TheDeadlineAllowsForTheLatencyOfEveryMessage) {
+  ModelShape shape = kOdd;
+  shape.layers = 2;
+  TrainRequest request = request_of({.method = "modular_pipeline", .layers = 2, .micro_batches = 3, .pipeline = 2}, shape);
+  EXPECT_EQ(longest_wait(request).count(), 10);
+  request.link.latency_s = 10;
+  // Three micro-batches over one boundary, there and back, are six messages.
+  EXPECT_GE(longest_wait(request).count(), 6 * 10);
+  request = request_of({.method = "data_parallel", .layers = 2, .micro_batches = 1, .data = 4}, shape);
+  request.link.latency_s = 10;
+  // Four units, all-reduced on a ring of four: six messages each.
+  EXPECT_GE(longest_wait(request).count(), 4 * 6 * 10);
+}
+
 TEST(EngineTest, AFailingRankEndsAllWithItsCauseWithinSeconds) {
   ModelShape shape = kOdd;
   shape.layers = 3;
@@ -326,6 +386,72 @@ TEST(EngineTest, AFailingRankEndsAllWithItsCauseWithinSeconds) {
     }
     EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
   }
+}
+
+// Without room for another stack, the ranks that did start must end, and with them the call. In a process of its own,
+// whose memory can be limited; the sanitizers do not bear that.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+void run_without_room_for_stacks() {
+  constexpr int kRanks = 64;
+  constexpr std::size_t kRoom = std::size_t{24} << 20;  // a few stacks of 8 MiB
+  ThreadsFabric fabric(kRanks, {});
+  std::vector<int> all(kRanks);
+  std::iota(all.begin(), all.end(), 0);
+  std::int64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const rlim_t most = static_cast<rlim_t>(pages * sysconf(_SC_PAGESIZE)) + kRoom;
+  const rlimit limit{most, most};
+  setrlimit(RLIMIT_AS, &limit);
+  run_on_threads(kRanks, fabric, [&](int rank) {
+    try {
+      while (fabric.abort_reason().empty()) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      fabric.endpoint(rank).group(all);
+    } catch (const std::exception&) {
+    }
+  });
+  std::fprintf(stderr, "reason: %s\n", fabric.abort_reason().c_str());
+  std::_Exit(7);
+}
+
+// More than any address space holds: the first rank to ask says so.
+TEST(EngineTest, ARankWithoutMemoryIsNamed) {
+  TrainRequest request = request_of({.method = "data_parallel", .layers = 1, .micro_batches = 1, .data = 2}, [] {
+    ModelShape shape = kOdd;
+    shape.layers = 1;
+    return shape;
+  }());
+  request.dump.reset();
+  request.schedule.plan.micro_batch_size = std::int64_t{1} << 50;
+  try {
+    train(request, nullptr);
+    FAIL() << "nothing thrown";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), ::testing::ContainsRegex("^rank [01]: out of memory"));
+  }
+}
+
+TEST(EngineTest, ARankThatCannotBeStartedEndsAll) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(run_without_room_for_stacks(), ::testing::ExitedWithCode(7), "reason: rank [0-9]+ cannot be started: ");
+}
+#endif
+
+TEST(EngineTest, ASleepingRankDoesNotHoldUpAnothersFailure) {
+  ModelShape shape = kOdd;
+  shape.layers = 2;
+  TrainRequest request = request_of({.method = "data_parallel", .layers = 2, .micro_batches = 1, .data = 2}, shape);
+  request.disturbances = {{.kind = Disturbance::Kind::sleep, .rank = 0, .sleep_s = 60},
+                          {.kind = Disturbance::Kind::fail, .rank = 1, .step = 0}};
+  const auto start = std::chrono::steady_clock::now();
+  try {
+    train(request, nullptr);
+    FAIL() << "nothing thrown";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("rank 1, step 0"));
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
 }
 
 TEST(EngineTest, ClippingScalesTheWholeGradient) {

@@ -46,7 +46,7 @@ inline TrainOutcome train(const TrainRequest& request, const StepProgress& progr
     progress(index, outcome.steps.back());
   }
   outcome.rank_memory.assign(static_cast<std::size_t>(ranks), RankMemory{1, 2, 3, 4, 5, 6, 7});
-  outcome.resident_set_growth_bytes = 99;
+  outcome.resident_set_growth_bytes = {99};
   outcome.layers_built = plan.model.layers;
   outcome.parameters_built = model_parameters(plan.model);
   return outcome;
@@ -79,6 +79,8 @@ inline Backend backend() {
   fake.build_schedule = [](const Method&, const Plan& plan) {
     return Schedule{plan, std::vector<Program>(static_cast<std::size_t>(plan.parallel.pipeline))};
   };
+  fake.planned_memory = [](const Schedule&, std::int64_t, std::int64_t, const OptimizerConfig&, const Precision&,
+                           int) { return RankMemory{.parameters = 1000}; };
   fake.train = train;
   fake.data_sha256 = [](const DataConfig&, const ModelShape&, std::int64_t) { return std::string(64, 'd'); };
   fake.check_weights = [](const std::string&, const ModelShape&) {};

@@ -74,7 +74,7 @@ TEST(MemoryTest, ResidentSetGrowsByWhatTheLedgerSays) {
     for (const RankMemory& memory : outcome.rank_memory) {
       ledger += memory.total();
     }
-    return std::pair{ledger, outcome.resident_set_growth_bytes};
+    return std::pair{ledger, outcome.resident_set_growth_bytes.at(0)};
   };
   const ModelShape shape{.layers = 4, .hidden = 256, .heads = 4, .sequence = 64, .vocabulary = 256};
   const std::vector<std::pair<ScheduleCase, ScheduleCase>> pairs{

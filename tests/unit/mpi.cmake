@@ -1,18 +1,11 @@
-# The transport by real processes, under the launcher of the MPI that was found. It refuses root and more ranks than
-# cores unless told otherwise; tests are welcome to both.
+# The transport by real processes.
 if(LAMINA_WITH_MPI)
   add_executable(mpi_checks "${CMAKE_CURRENT_LIST_DIR}/mpi_checks.cpp" "${CMAKE_CURRENT_LIST_DIR}/comm_checks.cpp")
   target_link_libraries(mpi_checks PRIVATE lamina_flags lamina_comm_mpi)
   add_executable(mpi_fault "${CMAKE_CURRENT_LIST_DIR}/mpi_fault.cpp")
   target_link_libraries(mpi_fault PRIVATE lamina_flags lamina_comm_mpi)
 
-  # lamina_mpi_register(NAME COMMAND …): a test that starts several processes.
-  function(lamina_mpi_register name)
-    cmake_parse_arguments(ARG "" "" "COMMAND" ${ARGN})
-    lamina_register(${name} COMMAND ${CMAKE_COMMAND} -E env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-                    ${ARG_COMMAND} LABELS mpi slow)
-    set_tests_properties(${name} PROPERTIES PROCESSORS 2 TIMEOUT 120)
-  endfunction()
+  include("${PROJECT_SOURCE_DIR}/tests/mpi/register.cmake")
 
   set(launch ${MPIEXEC_EXECUTABLE} --oversubscribe --bind-to none)
   set(gibibyte 1073741824)

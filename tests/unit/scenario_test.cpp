@@ -120,7 +120,12 @@ INSTANTIATE_TEST_SUITE_P(
                 "transport.link holds none"},
         BadText{"zero_bandwidth", R"("runs")", R"("transport":{"link":{"bandwidth_bits_per_s":0}},"runs")",
                 "transport.link.bandwidth_bits_per_s is 0; it must be a number above 0"},
-        BadText{"unknown_transport", R"("runs")", R"("transport":{"kind":"mpi"},"runs")", R"(transport.kind is "mpi")"},
+        BadText{"unknown_transport", R"("runs")", R"("transport":{"kind":"smoke"},"runs")", R"(transport.kind is "smoke")"},
+        BadText{"emulated_link_between_processes", R"("runs")",
+                R"("transport":{"kind":"mpi","link":{"preset":"ethernet-1g"}},"runs")",
+                "transport.link is for transport.kind threads"},
+        BadText{"swept_transport", R"("runs")", R"("sweep":{"transport.kind":["threads","mpi"]},"runs")",
+                "run the scenario once for each transport"},
         BadText{"dump_after_the_end", R"("runs")", R"("dump":{"step":4,"weights":"{run}.s"},"runs")", "dump.step is 4"},
         BadText{"dump_of_nothing", R"("runs")", R"("dump":{"step":1},"runs")", "at least one of gradients and weights"},
         BadText{"dump_of_two_runs", R"("runs")", R"("dump":{"step":1,"weights":"w.s"},"runs")", "put {run} into"},
@@ -140,6 +145,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadText{"sweep_of_object", R"("runs")", R"("sweep":{"model":[1]},"runs")", "sweep.model cannot be swept"},
         BadText{"sweep_without_values", R"("runs")", R"("sweep":{"seed":[]},"runs")", "sweep.seed is []"},
         BadText{"sweep_same_value", R"("runs")", R"("sweep":{"seed":[1,1]},"runs")", "sweep.seed holds a value twice"},
+        BadText{"sweep_null", R"("runs")", R"("sweep":{"seed":[1,null]},"runs")", "sweep.seed holds null"},
         BadText{"sweep_bad_value", R"("runs")", R"("sweep":{"seed":[1,-1]},"runs")", "seed is -1"}),
     [](const auto& chosen) { return chosen.param.name; });
 

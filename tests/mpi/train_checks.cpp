@@ -1,0 +1,224 @@
+// Run under an MPI launcher: training over processes is training over threads, to the bit, and training on one rank, up
+// to rounding. Arguments: the number of ranks launched, and whether sends are rendezvous (0, 1). Every plan that needs
+// no more ranks than that is run, the smaller ones on a sub-group.
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+
+#include "impl/comm/mpi.h"
+#include "impl/engine/train.h"
+#include "impl/schedule/verify.h"
+#include "tests/unit/schedule_cases.h"
+
+namespace lamina {
+namespace {
+
+constexpr ModelShape kShape{.layers = 0, .hidden = 6, .heads = 1, .sequence = 3, .vocabulary = 97};
+using Tensors = std::map<std::string, NamedTensor>;
+
+TrainRequest request_of(const ScheduleCase& c) {
+  TrainRequest request;
+  request.schedule = build_schedule(method_named(c.method), plan_of(c, kShape));
+  verify(request.schedule);
+  request.precision = precision_of(RealType::fp64);
+  request.optimizer = {.kind = OptimizerConfig::Kind::sgd, .learning_rate = 0.1};
+  request.data = {.kind = DataConfig::Kind::synthetic, .path = "", .seed = 2};
+  request.seed = 5;
+  request.measured_steps = 3;
+  return request;
+}
+
+TrainRequest with_dump(TrainRequest request, const std::string& name) {
+  request.dump = DumpConfig{.step = 1, .gradients = name + ".gradients", .weights = name + ".weights"};
+  return request;
+}
+
+std::int64_t traffic(const TrainOutcome& outcome, std::size_t rank, TrafficKind kind, UnitKind unit) {
+  return outcome.steps[0].rank_traffic[rank].bytes[static_cast<std::size_t>(kind)][static_cast<std::size_t>(unit)];
+}
+
+void check_close(const Tensors& ours, const Tensors& theirs, double tolerance, const std::string& what) {
+  LAMINA_CHECK(ours.size() == theirs.size() && !ours.empty(), "{}: {} tensors and {}", what, ours.size(),
+               theirs.size());
+  for (const auto& [name, tensor] : theirs) {
+    const auto& values = ours.at(name).values;
+    LAMINA_CHECK(values.size() == tensor.values.size(), "{}: {} has {} and {} values", what, name, values.size(),
+                 tensor.values.size());
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      LAMINA_CHECK(std::abs(values[i] - tensor.values[i]) <= tolerance, "{}: {}[{}] is {} and {}", what, name, i,
+                   values[i], tensor.values[i]);
+    }
+  }
+}
+
+// Losses, norms, dumps, traffic and memory; tolerance 0: the same bits.
+void check_equal(const TrainOutcome& ours, const TrainOutcome& theirs, double tolerance, const std::string& what) {
+  LAMINA_CHECK(ours.steps.size() == theirs.steps.size() && ours.steps.size() == 3, "{} and {} steps",
+               ours.steps.size(), theirs.steps.size());
+  for (std::size_t step = 0; step < ours.steps.size(); ++step) {
+    const auto near = [&](double a, double b) { return std::abs(a - b) <= tolerance * std::abs(b); };
+    LAMINA_CHECK(near(ours.steps[step].loss, theirs.steps[step].loss), "{}: step {}: loss {} and {}", what, step,
+                 ours.steps[step].loss, theirs.steps[step].loss);
+    LAMINA_CHECK(near(ours.steps[step].gradient_norm, theirs.steps[step].gradient_norm), "{}: step {}: norm {} and {}",
+                 what, step, ours.steps[step].gradient_norm, theirs.steps[step].gradient_norm);
+    LAMINA_CHECK(ours.steps[step].counted_targets == theirs.steps[step].counted_targets, "{}: step {}: {} and {} "
+                 "targets", what, step, ours.steps[step].counted_targets, theirs.steps[step].counted_targets);
+  }
+  LAMINA_CHECK(ours.parameters_built == theirs.parameters_built && ours.layers_built == theirs.layers_built,
+               "{}: {} and {} parameters", what, ours.parameters_built, theirs.parameters_built);
+}
+
+void check_ledgers(const TrainOutcome& ours, const TrainOutcome& theirs) {
+  for (std::size_t step = 0; step < ours.steps.size(); ++step) {
+    LAMINA_CHECK(ours.steps[step].rank_traffic == theirs.steps[step].rank_traffic, "step {}: other traffic", step);
+  }
+  LAMINA_CHECK(ours.rank_memory.size() == theirs.rank_memory.size(), "{} and {} ranks", ours.rank_memory.size(),
+               theirs.rank_memory.size());
+  for (std::size_t rank = 0; rank < ours.rank_memory.size(); ++rank) {
+    LAMINA_CHECK(ours.rank_memory[rank].total() == theirs.rank_memory[rank].total(), "rank {}: other memory", rank);
+    LAMINA_CHECK(ours.steps[0].rank_time_s[rank] > 0, "rank {}: no time", rank);
+  }
+  LAMINA_CHECK(ours.rank_wire.size() == ours.rank_memory.size() &&
+                   ours.resident_set_growth_bytes.size() == ours.rank_memory.size(),
+               "{} ranks' wires, {} processes", ours.rank_wire.size(), ours.resident_set_growth_bytes.size());
+}
+
+// Events of every rank in every step, none twice.
+void check_trace(const TrainOutcome& outcome, const Schedule& schedule) {
+  std::size_t expected = 0;
+  for (std::int64_t rank = 0; rank < schedule.plan.parallel.ranks(); ++rank) {
+    const Coordinates at = coordinates_of(rank, schedule.plan.parallel);
+    expected += 3 * schedule.programs[static_cast<std::size_t>(at.pipeline)].ops.size();
+  }
+  LAMINA_CHECK(outcome.trace.size() == expected, "{} events, expected {}", outcome.trace.size(), expected);
+}
+
+void check_case(const ScheduleCase& c, Transport& transport) {
+  TrainRequest request = with_dump(request_of(c), "processes");
+  const std::int64_t ranks = request.schedule.plan.parallel.ranks();
+  if (ranks > transport.size() || transport.rank() >= ranks) {
+    return;
+  }
+  request.trace = true;
+  const TrainOutcome ours = train_on(request, transport, {});
+  if (transport.rank() != 0) {
+    return;
+  }
+  try {
+    check_trace(ours, request.schedule);
+    const TrainOutcome threads = train(with_dump(request, "threads"), {});
+    check_equal(ours, threads, 0, "over threads");
+    check_ledgers(ours, threads);
+    const TrainOutcome one = train(with_dump(request_of({.method = "data_parallel", .layers = c.layers,
+                                                         .micro_batches = c.data * c.micro_batches}),
+                                             "one"),
+                                   {});
+    check_equal(ours, one, 1e-11, "on one rank");
+    for (const char* kind : {".gradients", ".weights"}) {
+      const auto file = [&](const char* name) { return read_safetensors(std::string(name) + kind); };
+      check_close(file("processes"), file("threads"), 0, std::string("over threads") + kind);
+      check_close(file("processes"), file("one"), 1e-13, std::string("on one rank") + kind);
+    }
+  } catch (const std::exception& error) {
+    throw Error(fmt::format("{}: {}", to_string(c), error.what()));
+  }
+}
+
+// What a step sends, in elements of 8 bytes: layers of 510 (half of each twice), embedding 600, head 594.
+void check_traffic(Transport& transport) {
+  struct Case {
+    ScheduleCase plan;
+    std::int64_t layers_reduce, layers_gather, embedding_reduce, head_reduce;
+  };
+  const std::vector<Case> cases{
+      {{.method = "data_parallel", .layers = 3, .micro_batches = 4, .data = 2}, 1530, 0, 600, 594},
+      {{.method = "layered_accumulation", .layers = 3, .micro_batches = 4, .data = 2}, 1530, 0, 600, 594},
+      {{.method = "layered_accumulation", .layers = 3, .micro_batches = 2, .data = 5}, 2448, 0, 960, 952},
+      {{.method = "layered_accumulation", .layers = 3, .micro_batches = 4, .data = 2, .zero_stage = 3,
+        .resident_layers = 1}, 765, 1275, 300, 297},
+      {{.method = "data_parallel", .layers = 3, .micro_batches = 4, .data = 2, .zero_stage = 3, .resident_layers = 1},
+       3060, 4335, 1200, 1188},
+  };
+  for (const Case& c : cases) {
+    if (c.plan.data > transport.size() || transport.rank() >= c.plan.data) {
+      continue;
+    }
+    const TrainOutcome outcome = train_on(request_of(c.plan), transport, {});
+    for (std::size_t rank = 0; transport.rank() == 0 && rank < outcome.rank_memory.size(); ++rank) {
+      const auto expect = [&](TrafficKind kind, UnitKind unit, std::int64_t elements) {
+        LAMINA_CHECK(traffic(outcome, rank, kind, unit) == 8 * elements, "{}: rank {} sent {} bytes as {}, expected {}",
+                     to_string(c.plan), rank, traffic(outcome, rank, kind, unit), name_of(kind), 8 * elements);
+      };
+      expect(TrafficKind::data_reduce, UnitKind::layer, c.layers_reduce);
+      expect(TrafficKind::data_gather, UnitKind::layer, c.layers_gather);
+      expect(TrafficKind::data_reduce, UnitKind::embedding, c.embedding_reduce);
+      expect(TrafficKind::data_reduce, UnitKind::head, c.head_reduce);
+      expect(TrafficKind::pipeline_send, UnitKind::layer, 0);
+    }
+  }
+}
+
+// One rank to eight; each pair of (method, ZeRO stage), (stage, recomputation) and (method, ranks) … at least once.
+std::vector<ScheduleCase> cases() {
+  return {
+      {.method = "data_parallel", .layers = 2, .micro_batches = 3},
+      {.method = "layered_accumulation", .layers = 3, .micro_batches = 4, .zero_stage = 3},
+      {.method = "data_parallel", .layers = 3, .micro_batches = 2, .data = 2, .zero_stage = 2},
+      {.method = "layered_accumulation", .layers = 4, .micro_batches = 3, .data = 2, .zero_stage = 2,
+       .recompute = Recompute::selective, .keep_full_gradient = true},
+      {.method = "modular_pipeline", .layers = 4, .micro_batches = 3, .pipeline = 2},
+      {.method = "interleaved_one_f_one_b", .layers = 8, .micro_batches = 5, .pipeline = 2, .chunks = 3},
+      {.method = "data_parallel", .layers = 2, .micro_batches = 3, .data = 3},
+      {.method = "layered_accumulation", .layers = 5, .micro_batches = 4, .data = 3, .groups = 2, .zero_stage = 3,
+       .resident_layers = 1},
+      {.method = "one_f_one_b", .layers = 5, .micro_batches = 4, .pipeline = 3, .recompute = Recompute::full},
+      {.method = "gpipe", .layers = 4, .micro_batches = 2, .data = 2, .pipeline = 2, .zero_stage = 3},
+      {.method = "one_f_one_b", .layers = 4, .micro_batches = 5, .data = 2, .pipeline = 2, .zero_stage = 1},
+      {.method = "modular_pipeline", .layers = 5, .micro_batches = 4, .data = 2, .pipeline = 2, .zero_stage = 3},
+      {.method = "layered_accumulation", .layers = 3, .micro_batches = 4, .data = 5, .zero_stage = 1},
+      {.method = "data_parallel", .layers = 4, .micro_batches = 3, .data = 5, .zero_stage = 3,
+       .recompute = Recompute::full},
+      {.method = "one_f_one_b", .layers = 7, .micro_batches = 2, .data = 2, .pipeline = 3, .zero_stage = 2,
+       .recompute = Recompute::full},
+      {.method = "modular_pipeline", .layers = 7, .micro_batches = 3, .data = 2, .pipeline = 3, .zero_stage = 3,
+       .recompute = Recompute::full},
+      {.method = "data_parallel", .layers = 3, .micro_batches = 2, .data = 7, .zero_stage = 1},
+      {.method = "interleaved_one_f_one_b", .layers = 8, .micro_batches = 4, .data = 2, .pipeline = 4,
+       .zero_stage = 3},
+      {.method = "modular_pipeline", .layers = 6, .micro_batches = 2, .data = 2, .pipeline = 4, .zero_stage = 2},
+  };
+}
+
+int run(int ranks, bool rendezvous) {
+  MpiOptions options;
+  options.rendezvous = rendezvous;
+  const auto transport = make_mpi_transport(options);
+  try {
+    LAMINA_CHECK(transport->size() == ranks, "{} ranks, expected {}", transport->size(), ranks);
+    for (const ScheduleCase& c : cases()) {
+      check_case(c, *transport);
+    }
+    check_traffic(*transport);
+  } catch (const std::exception& error) {
+    transport->abort(error.what());
+    return EXIT_FAILURE;
+  }
+  return EXIT_SUCCESS;
+}
+
+}  // namespace
+}  // namespace lamina
+
+int main(int argc, char** argv) {
+  if (argc != 3) {
+    std::fprintf(stderr, "usage: mpi_train_checks RANKS RENDEZVOUS\n");
+    return EXIT_FAILURE;
+  }
+  try {
+    return lamina::run(std::atoi(argv[1]), std::atoi(argv[2]) != 0);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return EXIT_FAILURE;
+  }
+}
