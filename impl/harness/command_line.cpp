@@ -12,7 +12,7 @@
 #include "impl/harness/build_info.h"
 #include "impl/harness/calibrate.h"
 #include "impl/harness/context.h"
-#include "impl/harness/files.h"
+#include "impl/base/files.h"
 #include "impl/harness/keys.h"
 #include "impl/harness/link_measure.h"
 #include "impl/harness/links.h"

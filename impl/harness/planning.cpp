@@ -15,7 +15,7 @@
 #include "impl/analysis/plan_report.h"
 #include "impl/base/error.h"
 #include "impl/harness/build_info.h"
-#include "impl/harness/files.h"
+#include "impl/base/files.h"
 #include "impl/harness/nearest.h"
 
 extern char** environ;
