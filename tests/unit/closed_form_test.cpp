@@ -75,8 +75,7 @@ Recorded record(const ScheduleCase& c, const EmulatedLink& link) {
 
 double form_over_step(const ScheduleCase& c, const EmulatedLink& link) {
   const Recorded recorded = record(c, link);
-  const ClosedForm form =
-      closed_form_of(recorded.schedule, RealType::fp32, link, recorded.measurement, recorded.trace, 0);
+  const ClosedForm form = closed_form_of(recorded.schedule, Precision{}, link, recorded.measurement, recorded.trace, 0);
   EXPECT_EQ(form.reason, "") << to_string(c);
   EXPECT_NEAR(form.forward_s, kForward, 1e-12);
   EXPECT_NEAR(form.backward_s, kBackward, 1e-12);
@@ -115,7 +114,7 @@ TEST(ClosedForm, ThatDoesNotApplySaysWhy) {
     const EmulatedLink known{1e9, 0};
     const Recorded recorded = record(c, known);
     const ClosedForm form =
-        closed_form_of(recorded.schedule, RealType::fp32, link, recorded.measurement, recorded.trace, 0);
+        closed_form_of(recorded.schedule, Precision{}, link, recorded.measurement, recorded.trace, 0);
     EXPECT_FALSE(form.step_time_s);
     return form.reason;
   };
