@@ -126,6 +126,8 @@ def steps(folder):
     report = load(folder, "steps.json")
     if not report:
         return
+    blas = report["cases"][0]["lamina"][0]["blas"]
+    print(f"\n# BLAS of the steps: {blas['name']}, core {blas['core']}")
     for case in report["cases"]:
         lamina = Samples(case["lamina"], "step")
         plain = Samples(case["lamina"], "plain_products") if case["ranks"] == 1 else None
