@@ -102,7 +102,7 @@ class Runner : public RankRunner {
       }
     }
     if (request_.trace) {
-      trace_.reserve(static_cast<std::size_t>(std::min(steps(), kTracedSteps)) * state_.program().ops.size());
+      trace_.reserve(static_cast<std::size_t>(std::min(steps(), request_.traced_steps)) * state_.program().ops.size());
     }
   }
 
@@ -171,7 +171,7 @@ class Runner : public RankRunner {
       if (op.stream == StreamKind::compute) {
         busy_s += times.end_s - times.start_s;
       }
-      if (request_.trace && step_ >= steps() - kTracedSteps) {
+      if (request_.trace && step_ >= steps() - request_.traced_steps) {
         trace_.push_back({op.id, transport_.rank(), static_cast<std::int32_t>(step_), times.start_s, times.end_s});
       }
       if (op.kind == OpKind::count) {

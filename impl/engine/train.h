@@ -54,7 +54,8 @@ struct TrainRequest {
   EmulatedLink link;
   int compute_threads_per_rank = 1;
   bool communication = true;  // false: collectives move nothing (to measure compute alone; without pipeline and ZeRO)
-  bool trace = false;         // of the last kTracedSteps steps
+  bool trace = false;         // of the last traced_steps steps
+  std::int64_t traced_steps = kTracedSteps;
   std::vector<Disturbance> disturbances;
 };
 

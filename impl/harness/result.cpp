@@ -392,6 +392,11 @@ Json begin_result(const Experiment& experiment, const std::vector<std::string>& 
   result["ended"] = nullptr;
   result["argv"] = arguments;
   result["context"] = describe_context(experiment.placement, most_ranks, threads_per_rank, blas);
+  if (experiment.scenario.executor == Executor::simulate) {
+    for (Json& rank : result["context"]["ranks"]) {
+      rank["network"] = "simulated";
+    }
+  }
   result["scenario"] = experiment.scenario.document;
   result["scenario_sha256"] = experiment.scenario_sha256;
   result["data_sha256"] = experiment.data_sha256.front();
