@@ -66,13 +66,13 @@ struct StepTraffic {
 };
 
 struct StepRecord {
-  std::vector<double> rank_time_s;     // wall time of the step on each rank
+  std::vector<double> rank_time_s;  // wall time of the step on each rank
   // Of that, time in which the rank neither computed nor loaded its samples: it waited for others. 0 by definition on
   // one rank.
   std::vector<double> rank_exposed_s;
-  bool has_loss = true;                // loss and count are known: always, but for the progress of some processes
-  double loss = 0;                     // mean over the step's counted targets, before the update; NaN without any
-  double gradient_norm = 0;            // before clipping
+  bool has_loss = true;      // loss and count are known: always, but for the progress of some processes
+  double loss = 0;           // mean over the step's counted targets, before the update; NaN without any
+  double gradient_norm = 0;  // before clipping
   std::int64_t counted_targets = 0;
   bool skipped = false;   // nothing was updated: scaled gradients overflowed
   double loss_scale = 1;  // of the step; 1 where the loss is not scaled

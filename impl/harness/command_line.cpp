@@ -9,10 +9,10 @@
 #include <filesystem>
 
 #include "impl/base/error.h"
+#include "impl/base/files.h"
 #include "impl/harness/build_info.h"
 #include "impl/harness/calibrate.h"
 #include "impl/harness/context.h"
-#include "impl/base/files.h"
 #include "impl/harness/keys.h"
 #include "impl/harness/link_measure.h"
 #include "impl/harness/links.h"

@@ -14,8 +14,8 @@
 #include "impl/analysis/paper.h"
 #include "impl/analysis/plan_report.h"
 #include "impl/base/error.h"
-#include "impl/harness/build_info.h"
 #include "impl/base/files.h"
+#include "impl/harness/build_info.h"
 #include "impl/harness/nearest.h"
 
 extern char** environ;

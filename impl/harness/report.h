@@ -35,7 +35,7 @@ class Reporter {
   void run_ended(const Json& run);
   void expectation(const Json& entry);
   void warn(const std::string& message);
-  void note(const std::string& message);  // progress in words: "calibrating the link"
+  void note(const std::string& message);           // progress in words: "calibrating the link"
   bool table_lost() const { return table_lost_; }  // some of the table could not be written
 
  private:

@@ -51,8 +51,12 @@ TEST(MemoryTest, CheckpointSlotsFollowTheMethodsForms) {
 
 TEST(MemoryTest, GatheredBuffersAndShardsFollowTheZeroStage) {
   for (const std::int64_t resident : {1, 2, 3, 20}) {
-    const Schedule schedule = schedule_of({.method = "layered_accumulation", .layers = 8, .micro_batches = 4, .data = 3,
-                                           .zero_stage = 3, .resident_layers = resident});
+    const Schedule schedule = schedule_of({.method = "layered_accumulation",
+                                           .layers = 8,
+                                           .micro_batches = 4,
+                                           .data = 3,
+                                           .zero_stage = 3,
+                                           .resident_layers = resident});
     const Program& program = schedule.programs[0];
     // Buffers of layers, and one each of the embedding and the head.
     EXPECT_EQ(count_of(program, SlotKind::parameters), std::min<std::int64_t>(resident, 8) + 2);

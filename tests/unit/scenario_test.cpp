@@ -124,7 +124,8 @@ INSTANTIATE_TEST_SUITE_P(
                 "transport.link holds none"},
         BadText{"zero_bandwidth", R"("runs")", R"("transport":{"link":{"bandwidth_bits_per_s":0}},"runs")",
                 "transport.link.bandwidth_bits_per_s is 0; it must be a number above 0"},
-        BadText{"unknown_transport", R"("runs")", R"("transport":{"kind":"smoke"},"runs")", R"(transport.kind is "smoke")"},
+        BadText{"unknown_transport", R"("runs")", R"("transport":{"kind":"smoke"},"runs")",
+                R"(transport.kind is "smoke")"},
         BadText{"emulated_link_between_processes", R"("runs")",
                 R"("transport":{"kind":"mpi","link":{"preset":"ethernet-1g"}},"runs")",
                 "transport.link is for transport.kind threads"},
@@ -193,7 +194,8 @@ TEST(BadFile, EveryNumberHasATypeAndARange) {
   document["precision"] = {{"compute", "fp16"}};
   int tried = 0;
   for (const Key& key : scenario_keys()) {
-    const bool elsewhere = key.path.starts_with("expect") || key.path.starts_with("search") || key.path.ends_with("all_reduce_share_of_compute");
+    const bool elsewhere = key.path.starts_with("expect") || key.path.starts_with("search") ||
+                           key.path.ends_with("all_reduce_share_of_compute");
     if ((key.type != KeyType::integer && key.type != KeyType::number) || elsewhere) {
       continue;
     }
