@@ -29,7 +29,7 @@ void check_fits(const PreparedRun& run) {
 // The same once the schedule says what every rank allocates: all ranks of this host together must fit into it.
 void check_allocation_fits(const PreparedRun& run, const Setting& setting, const Backend& backend,
                            const Placement& placement) {
-  if (!run.not_started.empty()) {
+  if (!run.not_started.empty() || setting.cluster) {  // nothing of it is allocated here
     return;
   }
   const Parallel& parallel = run.plan().parallel;

@@ -244,6 +244,25 @@ TEST(SimulatedScenario, GivesTheSameResultFileAndTrace) {
   EXPECT_EQ(static_cast<std::size_t>(slices), ops);
 }
 
+// The ranks are not here: what this machine could hold is no limit.
+TEST(SimulatedScenario, MayNeedMoreMemoryThanThisMachineHas) {
+  Json document = simulated_scenario();
+  document["model"] = {{"layers", 8}, {"hidden", 32768}, {"heads", 64}, {"sequence", 2048}, {"vocabulary", 50000}};
+  document["batch"]["global"] = 64;
+  document["runs"][0]["parallel"]["data"] = 32;
+  const Experiment experiment = prepare(fakes::read(document), real_backend());
+  const Setting& setting = experiment.scenario.settings.front();
+  const RankMemory memory =
+      memory_of_slots(experiment.runs.front().schedule, 0, setting.precision, setting.optimizer.kind);
+  EXPECT_GT(static_cast<double>(memory.total()) * 32, 10e12);
+}
+
+TEST(SimulatedScenario, ShippedOneIsAccepted) {
+  EXPECT_EQ(prepare(read_scenario(LAMINA_TEST_DATA_DIR "/../scenarios/simulated-ethernet.json", {}), real_backend())
+                .runs.size(),
+            6U);
+}
+
 TEST(SimulatedScenario, BadInputIsOneLine) {
   const auto refused = [](const char* key, const Json& value) {
     Json document = simulated_scenario();
