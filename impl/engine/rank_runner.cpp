@@ -12,6 +12,7 @@
 #include <new>
 #include <set>
 #include <thread>
+#include <tuple>
 
 #include "impl/base/error.h"
 #include "impl/comm/collectives.h"
@@ -24,8 +25,8 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// The groups a rank's ops communicate over. A pair of pipeline ranks has one for each direction, so that a rank's send
-// and receive streams never share one.
+// The groups a rank's ops communicate over. A pair of pipeline ranks has one for each stream that a transfer between
+// them runs on, so that no two streams share one.
 class Groups {
  public:
   Groups(const Schedule& schedule, Transport& transport) {
@@ -41,39 +42,43 @@ class Groups {
       members.push_back(static_cast<int>(rank));
     }
     world_ = transport.group(members);
-    for (const auto& [from, to] : pairs_of(schedule)) {
+    for (const auto& link : links_of(schedule)) {
+      const auto& [from, to, gradients] = link;
       if (from == here.pipeline || to == here.pipeline) {
         const auto world_rank = [&](std::int64_t pipeline) {
           return static_cast<int>(rank_of({here.data, pipeline, here.tensor}, parallel));
         };
-        pairs_[{from, to}] = transport.group({world_rank(from), world_rank(to)});
+        links_[link] = transport.group({world_rank(from), world_rank(to)});
       }
     }
   }
 
   Communicator& data() { return *data_; }
   Communicator& world() { return *world_; }
-  Communicator& from_to(std::int64_t from, std::int64_t to) { return *pairs_.at({from, to}); }
+  // Of the messages from one pipeline rank to another: their gradients or their activations.
+  Communicator& from_to(std::int64_t from, std::int64_t to, bool gradients) {
+    return *links_.at({from, to, gradients});
+  }
   std::int64_t workspace_bytes() const {
-    return static_cast<std::int64_t>(pairs_.size() + 2) * Communicator::kWorkspaceBytes;
+    return static_cast<std::int64_t>(links_.size() + 2) * Communicator::kWorkspaceBytes;
   }
 
  private:
-  using Pair = std::pair<std::int64_t, std::int64_t>;
-  static std::set<Pair> pairs_of(const Schedule& schedule) {
-    std::set<Pair> pairs;
+  using Link = std::tuple<std::int64_t, std::int64_t, bool>;  // from, to, gradients
+  static std::set<Link> links_of(const Schedule& schedule) {
+    std::set<Link> links;
     for (std::size_t rank = 0; rank < schedule.programs.size(); ++rank) {
       for (const Op& op : schedule.programs[rank].ops) {
         if (op.kind == OpKind::send) {
-          pairs.insert({static_cast<std::int64_t>(rank), op.peer});
+          links.insert({static_cast<std::int64_t>(rank), op.peer, is_backward(op.stream)});
         }
       }
     }
-    return pairs;
+    return links;
   }
 
   std::unique_ptr<Communicator> data_, world_;
-  std::map<Pair, std::unique_ptr<Communicator>> pairs_;
+  std::map<Link, std::unique_ptr<Communicator>> links_;
 };
 
 // Stored: double, float, Bf16 or Fp16.
@@ -338,12 +343,12 @@ class Runner : public RankRunner {
   void communicate(const Op& op) {
     switch (op.kind) {
       case OpKind::send:
-        groups_.from_to(here_.pipeline, op.peer)
+        groups_.from_to(here_.pipeline, op.peer, is_backward(op.stream))
             .send(1, std::as_bytes(state_.stored(op.reads[0])), {TrafficKind::pipeline_send, op.unit.kind})
             ->wait();
         return;
       case OpKind::receive:
-        groups_.from_to(op.peer, here_.pipeline)
+        groups_.from_to(op.peer, here_.pipeline, is_backward(op.stream))
             .receive(0, std::as_writable_bytes(state_.stored(op.writes[0])))
             ->wait();
         return;

@@ -14,9 +14,6 @@ namespace {
 
 constexpr double kMicroseconds = 1e6;
 
-// Where an op ran: rank and step; its events in the order of the program's sends or receives.
-using Place = std::tuple<std::int32_t, std::int32_t>;
-
 class Writer {
  public:
   Writer(std::string& events, std::int64_t first_process, std::int64_t& next_flow, const Schedule& schedule)
@@ -41,15 +38,18 @@ class Writer {
     }
   }
 
-  // The n-th send of a rank to a peer meets the n-th receive of the peer from it: messages keep their order.
+  // The n-th send of a rank to a peer meets the n-th receive of the peer from it, activations and gradients apart:
+  // messages of a direction keep their order.
   void add_messages(const Trace& trace) {
-    std::map<std::tuple<std::int64_t, std::int64_t, std::int32_t>, std::array<std::vector<const TraceEvent*>, 2>> ends;
+    std::map<std::tuple<std::int64_t, std::int64_t, std::int32_t, bool>, std::array<std::vector<const TraceEvent*>, 2>>
+        ends;
     for (const TraceEvent& event : trace) {
       const Op& op = op_of(event);
       if (op.kind == OpKind::send || op.kind == OpKind::receive) {
         const std::int64_t peer = peer_rank(event.rank, op.peer);
         const bool sends = op.kind == OpKind::send;
-        ends[{sends ? event.rank : peer, sends ? peer : event.rank, event.step}][sends ? 0 : 1].push_back(&event);
+        ends[{sends ? event.rank : peer, sends ? peer : event.rank, event.step, is_backward(op.stream)}][sends ? 0 : 1]
+            .push_back(&event);
       }
     }
     for (auto& [key, both] : ends) {
@@ -113,10 +113,10 @@ class Writer {
     for (const Op& op : program_of(rank).ops) {
       used[static_cast<std::size_t>(op.stream)] = true;
     }
-    for (int stream = 0; stream < kStreamKinds; ++stream) {
+    for (const StreamKind stream : kStreams) {
       if (used[static_cast<std::size_t>(stream)]) {
-        add(R"({{"ph":"M","name":"thread_name","pid":{},"tid":{},"args":{{"name":"{}"}}}})", process(rank), stream,
-            name_of(static_cast<StreamKind>(stream)));
+        add(R"({{"ph":"M","name":"thread_name","pid":{},"tid":{},"args":{{"name":"{}"}}}})", process(rank),
+            static_cast<int>(stream), name_of(stream));
       }
     }
   }

@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "impl/base/error.h"
+#include "impl/schedule/contract.h"
 #include "impl/schedule/passes.h"
 
 namespace lamina {
@@ -60,13 +61,13 @@ class Draft {
   // boundary: the unit whose input (forward) or input gradient (backward) travels.
   // allowance: ticks that the message may take without keeping a slot from its next user (see choose_slots).
   void send(const ComputeOp& what, Unit boundary, std::int64_t peer, std::int64_t allowance) {
-    Op& op = add_transfer(OpKind::send, StreamKind::send, what, boundary, peer);
+    Op& op = add_transfer(OpKind::send, what, boundary, peer);
     ticks_[at(op.id)].end += allowance;
     op.reads = {what.kind == OpKind::forward ? checkpoint_.at({boundary, what.micro_batch})
                                              : activation_gradient_.at(what.micro_batch)};
   }
   void receive(const ComputeOp& what, Unit boundary, std::int64_t peer, std::int64_t allowance) {
-    Op& op = add_transfer(OpKind::receive, StreamKind::receive, what, boundary, peer);
+    Op& op = add_transfer(OpKind::receive, what, boundary, peer);
     ticks_[at(op.id)].start -= allowance;
     if (what.kind == OpKind::forward) {
       op.writes = {new_checkpoint(boundary, what.micro_batch)};
@@ -229,8 +230,8 @@ class Draft {
     }
   }
 
-  Op& add_transfer(OpKind kind, StreamKind stream, const ComputeOp& what, Unit boundary, std::int64_t peer) {
-    Op& op = add(kind, stream);
+  Op& add_transfer(OpKind kind, const ComputeOp& what, Unit boundary, std::int64_t peer) {
+    Op& op = add(kind, stream_of(kind, what.kind == OpKind::backward));
     op.unit = boundary;
     op.part = part_of(boundary);
     op.micro_batch = what.micro_batch;

@@ -62,7 +62,7 @@ SlotUse contract_of(const Op& op, const Plan& plan, std::size_t reduced_units) {
   return {};
 }
 
-StreamKind stream_of(OpKind kind) {
+StreamKind stream_of(OpKind kind, bool gradients) {
   switch (kind) {
     case OpKind::forward:
     case OpKind::loss:
@@ -70,9 +70,9 @@ StreamKind stream_of(OpKind kind) {
     case OpKind::update:
       return StreamKind::compute;
     case OpKind::send:
-      return StreamKind::send;
+      return gradients ? StreamKind::send_backward : StreamKind::send_forward;
     case OpKind::receive:
-      return StreamKind::receive;
+      return gradients ? StreamKind::receive_backward : StreamKind::receive_forward;
     case OpKind::copy_in:
     case OpKind::copy_out:
       return StreamKind::host;

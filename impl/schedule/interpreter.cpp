@@ -8,9 +8,6 @@
 namespace lamina {
 namespace {
 
-constexpr std::array<StreamKind, kStreamKinds> kStreams{StreamKind::compute, StreamKind::data,    StreamKind::tensor,
-                                                        StreamKind::send,    StreamKind::receive, StreamKind::host};
-
 struct Choice {
   std::int32_t place = 0;
   StreamKind stream = StreamKind::compute;

@@ -66,14 +66,15 @@ Progress::Meeting& Progress::join(std::int32_t index, const Op& op) {
   std::int32_t side = index;
   if (op.kind == OpKind::send || op.kind == OpKind::receive) {
     const std::int32_t peer = op.peer * data_copies_ + here.data;
-    channel = op.kind == OpKind::send ? Channel{0, index, peer} : Channel{0, peer, index};
+    const Channel::Kind kind = is_backward(op.stream) ? Channel::Kind::gradients : Channel::Kind::activations;
+    channel = op.kind == OpKind::send ? Channel{kind, index, peer} : Channel{kind, peer, index};
     side = op.kind == OpKind::send ? 0 : 1;
     expected = 2;
   } else if (op.kind == OpKind::norm) {
-    channel = {2, 0, 0};
+    channel = {Channel::Kind::everyone, 0, 0};
     expected = places_.size();
   } else {
-    channel = {1, here.pipeline, 0};
+    channel = {Channel::Kind::data_group, here.pipeline, 0};
     expected = static_cast<std::size_t>(data_copies_);
   }
   std::deque<Meeting>& list = meetings_[channel];

@@ -1,6 +1,7 @@
 // The rule by which executors run a schedule, as a state that is advanced op by op: a stream runs its ops in order, an
 // op starts when its waits are done, a message ends when both sides have started (rendezvous), a collective when all
-// members have. Messages and collectives are matched by their order on a communicator: there are no tags.
+// members have. Messages and collectives are matched by their order on a communicator: there are no tags. A pair of
+// ranks has a communicator for each direction of the pass and each direction between the two.
 #pragma once
 
 #include <array>
@@ -44,9 +45,9 @@ class Progress {
   const std::vector<Member>& meeting_of(std::int32_t place, const Op& op) const;
 
  private:
-  // What meets: the messages from one place to another, or the collectives of one group.
+  // What meets: the messages of one direction from one place to another, or the collectives of one group.
   struct Channel {
-    std::int32_t kind = 0;  // 0: message, 1: data-parallel group, 2: all places
+    enum class Kind : std::uint8_t { activations, gradients, data_group, everyone } kind = Kind::activations;
     std::int32_t from = 0;
     std::int32_t to = 0;
     auto operator<=>(const Channel&) const = default;
@@ -78,5 +79,31 @@ class Progress {
   std::map<Channel, std::deque<Meeting>> meetings_;
   std::map<std::pair<Channel, std::int32_t>, std::size_t> joined_;  // how many a member (or side) has joined
 };
+
+// Runs to the end in one of the possible sequences: `start` and `finish`, called with a place and a stream, must start
+// and finish the op at its head. False where the schedule stalls.
+template <class Start, class Finish>
+bool run_greedily(const Progress& progress, const Start& start, const Finish& finish) {
+  while (!progress.done()) {
+    bool moved = false;
+    for (std::int32_t place = 0; place < progress.places(); ++place) {
+      for (const StreamKind stream : kStreams) {
+        for (;; moved = true) {
+          if (progress.can_start(place, stream)) {
+            start(place, stream);
+          } else if (progress.can_finish(place, stream)) {
+            finish(place, stream);
+          } else {
+            break;
+          }
+        }
+      }
+    }
+    if (!moved) {
+      return false;
+    }
+  }
+  return true;
+}
 
 }  // namespace lamina

@@ -12,10 +12,14 @@ std::string_view name_of(StreamKind stream) {
       return "data";
     case StreamKind::tensor:
       return "tensor";
-    case StreamKind::send:
-      return "send";
-    case StreamKind::receive:
-      return "receive";
+    case StreamKind::send_forward:
+      return "send_forward";
+    case StreamKind::receive_forward:
+      return "receive_forward";
+    case StreamKind::send_backward:
+      return "send_backward";
+    case StreamKind::receive_backward:
+      return "receive_backward";
     case StreamKind::host:
       return "host";
   }

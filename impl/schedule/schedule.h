@@ -2,6 +2,7 @@
 // proves a step reads these structures and nothing else.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -13,8 +14,26 @@ namespace lamina {
 
 // A stream runs its ops in program order; an op starts when its stream reaches it and all it waits for is done:
 // CUDA's stream-and-event rule. Executors follow that rule and add nothing.
-enum class StreamKind : std::uint8_t { compute, data, tensor, send, receive, host };
-inline constexpr int kStreamKinds = 6;
+// Transfers between pipeline ranks have a stream for each direction, so that the gradients of a backward pass do not
+// queue behind the activations of a forward pass.
+enum class StreamKind : std::uint8_t {
+  compute,
+  data,
+  tensor,
+  send_forward,      // activations
+  receive_forward,   // activations
+  send_backward,     // their gradients
+  receive_backward,  // their gradients
+  host
+};
+inline constexpr int kStreamKinds = 8;
+inline constexpr auto kStreams = [] {
+  std::array<StreamKind, kStreamKinds> streams{};
+  for (std::size_t i = 0; i < kStreamKinds; ++i) {
+    streams[i] = static_cast<StreamKind>(i);
+  }
+  return streams;
+}();
 
 // What an op does, with the slots it reads and writes in this order ([x]: only where the plan has it):
 //
@@ -41,7 +60,8 @@ inline constexpr int kStreamKinds = 6;
 //   loss_total  -               loss_sum                                           loss_sum
 //
 // A layer's backward works in place: it reads the gradient of its output and leaves the gradient of its input in the
-// same slot. An op that accumulates also reads what it adds to. forward, loss and backward run on the compute stream;
+// same slot. An op that accumulates also reads what it adds to. A send or receive runs on the forward stream with a
+// checkpoint, on the backward stream with an activation_gradient. forward, loss and backward run on the compute stream;
 // `loss` is head forward, cross-entropy and head backward of one micro-batch (a layered order would otherwise keep m
 // sets of logits). count, norm and loss_total are collectives of a few bytes, category `control` in the ledger: count
 // and loss_total over the data-parallel group, norm over all ranks.
@@ -121,6 +141,10 @@ std::string_view name_of(SlotKind kind);
 // "backward layer 3 micro-batch 2", for messages and traces.
 std::string describe(const Op& op);
 
+// Whether the stream carries gradients between pipeline ranks.
+constexpr bool is_backward(StreamKind stream) {
+  return stream == StreamKind::send_backward || stream == StreamKind::receive_backward;
+}
 constexpr bool is_compute(OpKind kind) {
   return kind == OpKind::forward || kind == OpKind::loss || kind == OpKind::backward;
 }

@@ -34,10 +34,11 @@ class Structure {
     for (std::size_t i = 0; i < program_.ops.size(); ++i) {
       const Op& op = program_.ops[i];
       require(op, op.id == static_cast<std::int32_t>(i), fmt::format("its place in the program is {}", i));
-      require(op, op.stream == stream_of(op.kind), fmt::format("does not run on stream {}", name_of(op.stream)));
       check_names(op);
       check_waits(op);
       check_slots(op);
+      require(op, op.stream == stream_of(op.kind, moves_gradients(op)),
+              fmt::format("does not run on stream {}", name_of(op.stream)));
       require(op, op.elements == elements_of(op, plan_),
               fmt::format("moves {} elements; it should be {}", op.elements, elements_of(op, plan_)));
     }
@@ -119,6 +120,11 @@ class Structure {
       require(op, !sized_by_unit || op.kind == OpKind::norm || used.unit.kind == op.unit.kind,
               fmt::format("{} slot {}, which has the size of the {}", verb, slots[i], name_of(used.unit)));
     }
+  }
+
+  bool moves_gradients(const Op& op) const {
+    return (op.kind == OpKind::send && slot(op.reads.front()).kind == SlotKind::activation_gradient) ||
+           (op.kind == OpKind::receive && slot(op.writes.front()).kind == SlotKind::activation_gradient);
   }
 
   const Slot& slot(std::int32_t index) const { return program_.slots[static_cast<std::size_t>(index)]; }
@@ -215,18 +221,11 @@ class Run {
   }
 
   void check() {
-    while (!progress_.done()) {
-      bool moved = false;
-      for (std::int32_t rank = 0; rank < progress_.places(); ++rank) {
-        for (std::size_t stream = 0; stream < kStreamKinds; ++stream) {
-          while (advance(rank, static_cast<StreamKind>(stream))) {
-            moved = true;
-          }
-        }
-      }
-      if (!moved) {
-        refuse_stalled();
-      }
+    const bool completes = run_greedily(
+        progress_, [this](std::int32_t rank, StreamKind stream) { start(rank, stream); },
+        [this](std::int32_t rank, StreamKind stream) { finish(rank, stream); });
+    if (!completes) {
+      refuse_stalled();
     }
     check_complete();
   }
@@ -258,18 +257,6 @@ class Run {
       content.what = What::parameter_shard;
     }
     return content;
-  }
-
-  bool advance(std::int32_t rank, StreamKind stream) {
-    if (progress_.can_start(rank, stream)) {
-      start(rank, stream);
-      return true;
-    }
-    if (progress_.can_finish(rank, stream)) {
-      finish(rank, stream);
-      return true;
-    }
-    return false;
   }
 
   static void merge(Clock& into, const Clock& from) {
@@ -352,12 +339,11 @@ class Run {
 
   [[noreturn]] void refuse_stalled() {
     for (std::int32_t rank = 0; rank < progress_.places(); ++rank) {
-      for (std::size_t stream = 0; stream < kStreamKinds; ++stream) {
-        const auto kind = static_cast<StreamKind>(stream);
-        if (const Op* op = progress_.head(rank, kind)) {
+      for (const StreamKind stream : kStreams) {
+        if (const Op* op = progress_.head(rank, stream)) {
           refuse(static_cast<std::size_t>(rank), *op,
-                 progress_.started(rank, kind) ? "its counterpart never comes: the schedule stalls"
-                                               : "what it waits for never ends: the schedule stalls");
+                 progress_.started(rank, stream) ? "its counterpart never comes: the schedule stalls"
+                                                 : "what it waits for never ends: the schedule stalls");
         }
       }
     }

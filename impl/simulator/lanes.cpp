@@ -81,7 +81,7 @@ std::string label_of(const Op& op, std::size_t width) {
 std::string to_lanes(const Schedule& schedule, int columns) {
   const Simulation simulation =
       simulate(schedule, [&](std::int32_t, const Op& op) { return lane_cost(schedule.plan, op); });
-  const int width = std::max(columns - 14, 20);
+  const int width = std::max(columns - 22, 20);
   const double scale = width / std::max(simulation.step_time_s, 1e-9);
   std::map<std::pair<std::int32_t, StreamKind>, std::string> lanes;
   for (const TraceEvent& event : simulation.trace) {
@@ -99,7 +99,7 @@ std::string to_lanes(const Schedule& schedule, int columns) {
   }
   std::string text;
   for (const auto& [key, lane] : lanes) {
-    text += fmt::format("{:>3} {:<8} |{}|\n", key.first, name_of(key.second), lane);
+    text += fmt::format("{:>3} {:<16} |{}|\n", key.first, name_of(key.second), lane);
   }
   text +=
       "rank stream; f forward, b backward, L head and loss, A all-reduce, G gather, R reduce-scatter, s send, r "

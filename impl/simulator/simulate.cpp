@@ -22,37 +22,27 @@ class Clockwork {
 
   // Times do not depend on the sequence in which streams are looked at: no resource is shared.
   Simulation run() {
-    while (!progress_.done()) {
-      bool moved = false;
-      for (std::int32_t rank = 0; rank < progress_.places(); ++rank) {
-        for (std::size_t stream = 0; stream < kStreamKinds; ++stream) {
-          while (advance(rank, static_cast<StreamKind>(stream))) {
-            moved = true;
-          }
-        }
-      }
-      LAMINA_CHECK(moved, "the schedule stalls");
-    }
+    const bool completes = run_greedily(
+        progress_, [this](std::int32_t rank, StreamKind stream) { start(rank, stream); },
+        [this](std::int32_t rank, StreamKind stream) { finish(rank, stream); });
+    LAMINA_CHECK(completes, "the schedule stalls");
     return std::move(result_);
   }
 
  private:
   static std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
 
-  bool advance(std::int32_t rank, StreamKind stream) {
-    if (progress_.can_start(rank, stream)) {
-      const Op& op = *progress_.head(rank, stream);
-      double start = stream_free_[at(rank)][static_cast<std::size_t>(stream)];
-      for (const std::int32_t wait : op.waits) {
-        start = std::max(start, end_[at(rank)][at(wait)]);
-      }
-      start_[at(rank)][at(op.id)] = start;
-      progress_.start(rank, stream);
-      return true;
+  void start(std::int32_t rank, StreamKind stream) {
+    const Op& op = *progress_.head(rank, stream);
+    double start = stream_free_[at(rank)][static_cast<std::size_t>(stream)];
+    for (const std::int32_t wait : op.waits) {
+      start = std::max(start, end_[at(rank)][at(wait)]);
     }
-    if (!progress_.can_finish(rank, stream)) {
-      return false;
-    }
+    start_[at(rank)][at(op.id)] = start;
+    progress_.start(rank, stream);
+  }
+
+  void finish(std::int32_t rank, StreamKind stream) {
     const Op& op = *progress_.head(rank, stream);
     double start = start_[at(rank)][at(op.id)];
     const Op* costed = &op;
@@ -75,7 +65,6 @@ class Clockwork {
     }
     result_.trace.push_back({.op = op.id, .rank = rank, .step = 0, .start_s = start, .end_s = end});
     progress_.finish(rank, stream);
-    return true;
   }
 
   const OpCost& cost_;

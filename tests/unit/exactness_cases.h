@@ -150,24 +150,4 @@ inline void draw_groups(Dice& dice, Case& c) {
   c.schedule.micro_batches = c.schedule.groups * dice.whole(1, 4);
 }
 
-// The forms give each direction of transfers a stream of its own. Schedules have one stream for sends and one for
-// receives, on which a gradient may have to wait for an activation. This puts the gradients' transfers on streams that
-// schedules leave free. At two ranks both directions are messages between the same two, which would meet in another
-// order: for three or more.
-inline Schedule with_a_stream_for_each_direction(Schedule schedule) {
-  for (Program& program : schedule.programs) {
-    for (Op& op : program.ops) {
-      const bool sends = op.kind == OpKind::send;
-      if (!sends && op.kind != OpKind::receive) {
-        continue;
-      }
-      const std::int32_t slot = sends ? op.reads.front() : op.writes.front();
-      if (program.slots[static_cast<std::size_t>(slot)].kind == SlotKind::activation_gradient) {
-        op.stream = sends ? StreamKind::tensor : StreamKind::host;
-      }
-    }
-  }
-  return schedule;
-}
-
 }  // namespace lamina

@@ -575,9 +575,10 @@ TEST(Trace, HasATrackForEachStreamAndAnArrowForEachMessage) {
   Schedule schedule;
   schedule.plan.parallel = {.data = 2, .pipeline = 2, .tensor = 1};
   schedule.programs.resize(2);
-  schedule.programs[0].ops = {op(0, OpKind::forward, StreamKind::compute), op(1, OpKind::send, StreamKind::send, 1),
+  schedule.programs[0].ops = {op(0, OpKind::forward, StreamKind::compute),
+                              op(1, OpKind::send, StreamKind::send_forward, 1),
                               op(2, OpKind::all_reduce, StreamKind::data)};
-  schedule.programs[1].ops = {op(0, OpKind::receive, StreamKind::receive, 0),
+  schedule.programs[1].ops = {op(0, OpKind::receive, StreamKind::receive_forward, 0),
                               op(1, OpKind::forward, StreamKind::compute)};
   Trace trace;
   for (const std::int32_t rank : {0, 1}) {
@@ -612,7 +613,7 @@ TEST(Trace, HasATrackForEachStreamAndAnArrowForEachMessage) {
   }
   EXPECT_EQ(arrows, (std::vector<std::pair<int, int>>{{0, 2}, {1, 3}, {0, 1}, {1, 0}}));
   EXPECT_EQ(ends[0]["bp"], "e");
-  EXPECT_EQ(ends[0]["tid"], static_cast<int>(StreamKind::receive));
+  EXPECT_EQ(ends[0]["tid"], static_cast<int>(StreamKind::receive_forward));
 }
 
 TEST(Trace, IsWrittenBesideTheResult) {
