@@ -376,12 +376,18 @@ std::optional<std::string_view> not_covered(const StepPlan& plan, const Stages& 
 }
 
 DataTraffic data_traffic(const StepPlan& plan, std::int64_t layers, std::int64_t resident, std::int64_t rank) {
-  const double k = stages_of(layers, plan.pipeline).layers_each;
+  const double k = static_cast<double>(layers);
   const double m = static_cast<double>(plan.micro_batches);
   const double n = static_cast<double>(plan.group_count());
   const double p = static_cast<double>(resident);
-  LAMINA_CHECK(plan.zero_stage < 3 || (p >= 0 && p < k), "{} resident layers of {}; there must be fewer", resident, k);
-  const double reductions = plan.keep_full_gradient ? k : n * k;
+  const double ahead = static_cast<double>(std::min(plan.micro_batches, plan.pipeline - 1 - rank));
+  double visits = n;
+  if (layers == 1 && plan.order == Order::gpipe) {
+    visits = 1;
+  } else if (layers == 1 && plan.order == Order::one_forward_one_backward) {
+    visits = std::max(1.0, m - ahead);
+  }
+  const double reductions = plan.keep_full_gradient ? k : visits * k;
   switch (plan.zero_stage) {
     case 0:
       return {0, 2 * k};
@@ -392,14 +398,31 @@ DataTraffic data_traffic(const StepPlan& plan, std::int64_t layers, std::int64_t
     default:
       break;
   }
+  if (resident >= layers) {
+    return {k, reductions};
+  }
   if (plan.order == Order::gpipe) {
     return {2 * m * k - p, reductions};
   }
   if (plan.order == Order::one_forward_one_backward) {
-    const double ahead = static_cast<double>(std::min(plan.micro_batches, plan.pipeline - 1 - rank));
     return {2 * m * k - p * std::max(1.0, 2 * (m - ahead) - 1), reductions};
   }
   return {2 * n * k - p * (2 * n - 1), reductions};
+}
+
+std::optional<std::string_view> traffic_not_covered(const StepPlan& plan, std::int64_t layers, std::int64_t resident) {
+  if (plan.order == Order::interleaved && plan.zero_stage == 3) {
+    return "there is no form for the gathers of interleaved 1F1B with ZeRO-3";
+  }
+  if (plan.order == Order::interleaved && plan.zero_stage == 2 && !plan.keep_full_gradient &&
+      layers < 2 * plan.chunks) {
+    return "there is no form for the reductions of interleaved 1F1B with ZeRO-2 in chunks of one layer";
+  }
+  const bool ordinary = plan.order == Order::gpipe || plan.order == Order::one_forward_one_backward;
+  if (ordinary && plan.zero_stage == 3 && resident != 0 && resident != 2 && resident < layers) {
+    return "the forms for gathers in ordinary pipelines are for two resident layers";
+  }
+  return std::nullopt;
 }
 
 double data_bytes_sent(const DataTraffic& traffic, const ModelShape& model, const StepPlan& plan,
@@ -451,7 +474,8 @@ double layers_kept(const StepPlan& plan, const Stages& stages, std::int64_t rank
       return std::min(m, after + 1) * stages.layers_each;
     case Order::interleaved: {
       const double v = static_cast<double>(plan.chunks);
-      return std::min(m * v, 2 * after + (v - 1) * stages.ranks + 1) * stages.layers_each / v;
+      const double group = std::ceil(m / std::max(1.0, std::floor(m / stages.ranks)));
+      return std::min(m * v, 2 * after + (v - 1) * group + 1) * stages.layers_each / v;
     }
     case Order::gpipe:
       return m * stages.layers_each;

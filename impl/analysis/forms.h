@@ -117,16 +117,21 @@ struct Stages {
 Stages stages_of(std::int64_t layers, std::int64_t ranks);
 
 // Compute of a step without transfers, T = t_f + t_b:
-//   one stage          m K T                                                      exact
-//   gpipe, 1f1b        (N + (m − 1) K) T; = (m + L − 1) K T when L divides N       exact (1f1b, L not dividing N:
-//   bound) interleaved        (m + (L − 1)/v) K T for m ≥ L in groups of at least L; (K/v) ((v − 1) L + m + L − 1) T
-//   for m < L modular            n ((K − 1) max(m/n, L) + m/n + q − 1) T                    exact
+//
+//   one stage    m K T                                                  exact
+//   gpipe, 1f1b  (N + (m − 1) K) T; = (m + L − 1) K T when L divides N   exact; 1f1b, L not dividing N: upper bound
+//   interleaved  (m + (L − 1)/v) K T, m ≥ L in groups of at least L      exact
+//                (K/v) ((v − 1) L + m + L − 1) T, m < L                  exact
+//   modular      n ((K − 1) max(m/n, L) + m/n + q − 1) T                 exact
 double compute_time(const StepPlan& plan, const Stages& stages, double both_s);
 
 // The same with boundary transfers of c a direction, each direction on its own stream:
-//   modular, per direction and group of u = m/n: (K − 1) max(u p, L (t + c)) + (u − 1) p + t + (q − 1)(t + c), p =
-//   max(t, c) gpipe, per direction: (m − 1) max(K t, c) + N t + (L − 1) c 1f1b adds 2c (L − 1 + ⌊(m − 1)(L − 1)/L⌋),
-//   interleaved in groups of L adds 2c (v L − 1) while c ≤ (K/v) t_f.
+//
+//   modular      per direction and group of u = m/n, p = max(t, c):
+//                (K − 1) max(u p, L (t + c)) + (u − 1) p + t + (q − 1)(t + c)
+//   gpipe        per direction: (m − 1) max(K t, c) + N t + (L − 1) c
+//   1f1b         adds 2c (L − 1 + ⌊(m − 1)(L − 1)/L⌋)
+//   interleaved  in groups of L adds 2c (v L − 1) while c ≤ (K/v) t_f
 double pipeline_time(const StepPlan& plan, const Stages& stages, const LayerTimes& times);
 
 // Data-parallel time that compute cannot hide, on top of pipeline_time. One FIFO stream for gathers and reductions,
@@ -154,17 +159,29 @@ std::optional<std::string_view> not_covered(const StepPlan& plan, const Stages& 
 
 // ---- Traffic -------------------------------------------------------------------------------------------------------
 
-// Layer gathers and layer reductions of one rank and step; an all-reduce counts as two reductions. `resident` is P, the
-// gathered layers kept across a turn (last layers from forward to backward, first layers from one group to the next),
-// P < K; `rank` is the pipeline rank, which matters in 1F1B only.
-//   ZeRO-0: 0, 2K.  ZeRO-1: K, K.  ZeRO-2: K, nK (K with the full gradient kept).
-//   ZeRO-3: 2nK − P (2n − 1), nK (K with the full gradient kept); gpipe 2mK − P; 1f1b 2mK − P max(1, 2(m − x) − 1) with
-//   x = min(m, L − 1 − rank); both with mK reductions.
+// Layer gathers and layer reductions of one rank and step; an all-reduce counts as two reductions. `layers` is K, the
+// rank's own; `resident` is P, the gathered layers kept across a turn (last layers from forward to backward, first
+// layers from one group to the next); `rank` is the pipeline rank, which matters in 1F1B only.
+//
+//   ZeRO-0  0, 2K
+//   ZeRO-1  K, K
+//   ZeRO-2  K, nK (K with the full gradient kept)
+//   ZeRO-3  2nK − P (2n − 1), nK (K with the full gradient kept);
+//           gpipe 2mK − P, mK;  1f1b 2mK − P max(1, 2(m − x) − 1), mK;  x = min(m, L − 1 − rank)
+//           K where all of them stay (P ≥ K)
+//
+// A rank of one layer takes consecutive micro-batches through it in one visit: gpipe reduces once in place of m times,
+// 1f1b max(1, m − x) times.
 struct DataTraffic {
   double gathers = 0;
   double reductions = 0;
 };
 DataTraffic data_traffic(const StepPlan& plan, std::int64_t layers, std::int64_t resident, std::int64_t rank);
+
+// Why that count is not known, or nothing where it is: ordinary pipelines with ZeRO-3 and other residents than none,
+// two or all; interleaved with ZeRO-3, or with ZeRO-2 in chunks of one layer.
+std::optional<std::string_view> traffic_not_covered(const StepPlan& plan, std::int64_t layers, std::int64_t resident);
+
 // (gathers w_g + reductions w_r) (D − 1)/D · 12 d²/A, each layer padded to a multiple of D.
 double data_bytes_sent(const DataTraffic& traffic, const ModelShape& model, const StepPlan& plan,
                        const WireBytes& wire);
@@ -207,7 +224,7 @@ struct MemoryBytes {
 MemoryBytes memory_of(const StepPlan& plan, const ModelShape& model, const WireBytes& wire, std::int64_t rank = 0);
 
 // Layer checkpoints alive at the peak: depth-first K, layered m K, groups (m/n) K, gpipe m K, 1f1b min(m, L − rank) K,
-// interleaved in groups of L min(m v, 2 (L − 1 − rank) + (v − 1) L + 1) K/v.
+// interleaved min(m v, 2 (L − 1 − rank) + (v − 1) G + 1) K/v with G the largest of ⌊m/L⌋ groups (all m where m < L).
 double layers_kept(const StepPlan& plan, const Stages& stages, std::int64_t rank);
 
 // Bytes of one layer checkpoint of one micro-batch: b s d w, over A with sequence parallelism.

@@ -3,12 +3,12 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
+#include <vector>
 
 #include "impl/base/real.h"
 #include "impl/model/optimizer.h"
-#include "impl/plan/plan.h"
+#include "impl/schedule/build.h"
 
 namespace lamina {
 
@@ -18,9 +18,11 @@ struct UnitTraffic {
   bool operator==(const UnitTraffic&) const = default;
 };
 
-// Bytes sent by a rank in one step over its data-parallel group. Control messages are outside the forms.
+// Bytes sent by a rank in one step, over its data-parallel group and to other pipeline ranks. Control messages are
+// outside the forms.
 struct TrafficPrediction {
   UnitTraffic embedding, layers, head;
+  std::int64_t pipeline_send = 0;
   UnitTraffic total() const {
     return {embedding.reduce + layers.reduce + head.reduce, embedding.gather + layers.gather + head.gather};
   }
@@ -28,7 +30,8 @@ struct TrafficPrediction {
 
 // Bytes of a rank that the forms cover: state, checkpoints at unit boundaries and buffers of gathered parameters and of
 // gradients under reduction (the resident layers, two layers' gradients, and both of the embedding and the head). What
-// a layer in flight needs (working set) and the transport's own buffers are counted but not predicted.
+// a layer in flight needs (working set) and the transport's own buffers are counted but not predicted. A pipeline rank
+// also holds up to four activations on their way from or to its neighbours, whatever the micro-batches.
 struct MemoryPrediction {
   std::int64_t parameters = 0;
   std::int64_t gradients = 0;
@@ -38,13 +41,14 @@ struct MemoryPrediction {
   std::int64_t state() const { return parameters + gradients + optimizer; }
 };
 
+// By pipeline rank: all data-parallel ranks of a stage are alike.
 struct Prediction {
-  std::optional<TrafficPrediction> traffic;
-  std::optional<MemoryPrediction> memory;
-  std::string reason;  // why there is none; empty where there are both
+  std::vector<TrafficPrediction> traffic;  // empty where no form covers the plan
+  std::vector<MemoryPrediction> memory;    // the same
+  std::string reason;                      // why one is empty; empty where none is
 };
 
-// Covers one pipeline and one tensor rank. All data-parallel ranks are alike.
-Prediction predict(const Plan& plan, const Precision& precision, OptimizerConfig::Kind optimizer);
+// Covers one tensor rank.
+Prediction predict(const Method& method, const Plan& plan, const Precision& precision, OptimizerConfig::Kind optimizer);
 
 }  // namespace lamina

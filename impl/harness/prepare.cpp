@@ -1,6 +1,7 @@
 #include "impl/harness/prepare.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 
 #include "impl/base/error.h"
@@ -12,14 +13,16 @@ namespace {
 // All ranks of a host live in its memory, taken to be as large as this one's; what cannot fit is refused before it is
 // tried.
 void check_fits(const PreparedRun& run) {
-  if (!run.prediction.memory) {
+  if (run.prediction.memory.empty()) {
     return;
   }
-  const MemoryPrediction& memory = *run.prediction.memory;
+  double least = std::numeric_limits<double>::infinity();  // of the stages
+  for (const MemoryPrediction& memory : run.prediction.memory) {
+    least = std::min(least, static_cast<double>(memory.state()) + static_cast<double>(memory.checkpoints) +
+                                static_cast<double>(memory.gathered));
+  }
   const std::int64_t ranks = run.share.most_on_a_host;
-  const double bytes =
-      static_cast<double>(ranks) * (static_cast<double>(memory.state()) + static_cast<double>(memory.checkpoints) +
-                                    static_cast<double>(memory.gathered));
+  const double bytes = static_cast<double>(ranks) * least;
   if (const double available = physical_memory_bytes(); bytes > available) {
     throw UsageError(fmt::format("{} ranks need at least {:.3g} GB; this machine has {:.3g} GB", ranks, bytes / 1e9,
                                  available / 1e9));
@@ -107,7 +110,7 @@ PreparedRun prepare_run(const Setting& setting, const RunRequest& request, const
   const Method& method = backend.method_named(request.plan.method);
   const bool update_after_norm = setting.optimizer.clip_norm > 0 || setting.precision.scales_loss();
   const Plan plan = backend.resolve_plan(method, setting.model, setting.batch, request.plan, update_after_norm);
-  run.prediction = predict(plan, setting.precision, setting.optimizer.kind);
+  run.prediction = predict(method, plan, setting.precision, setting.optimizer.kind);
   run.schedule.plan = plan;
   if (!setting.cluster) {  // its ranks run here
     if (placement.has(run.ranks())) {

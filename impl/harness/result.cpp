@@ -166,7 +166,7 @@ Json memory_metric(const PreparedRun& run, const TrainOutcome& outcome) {
   }
   metric["predicted"] = prediction_of_memory(run);
   metric["predicted_reason"] =
-      run.prediction.reason.empty() ? "working set and transport are counted, not predicted" : run.prediction.reason;
+      metric["predicted"].is_null() ? run.prediction.reason : "working set and transport are counted, not predicted";
   metric["resident_set"] = outcome.resident_set_growth_bytes;  // by process; threads are all of one
   return metric;
 }
@@ -203,6 +203,20 @@ void take_out_unsimulated(Json& entry, const ResolvedLink& link) {
   metrics["traffic_bytes"]["wire_reason"] = "simulated: nothing is sent";
   metrics["peak_memory_bytes"]["resident_set"] = nullptr;
   metrics["peak_memory_bytes"]["resident_set_reason"] = "simulated: nothing is allocated";
+}
+
+// What is predicted for each pipeline rank, for each rank of the run; null where nothing is.
+template <class Predicted, class AsJson>
+Json by_rank(const PreparedRun& run, const std::vector<Predicted>& predicted, const AsJson& as_json) {
+  if (predicted.empty()) {
+    return nullptr;
+  }
+  Json list = Json::array();
+  for (std::int64_t rank = 0; rank < run.ranks(); ++rank) {
+    const std::int64_t stage = coordinates_of(rank, run.plan().parallel).pipeline;
+    list.push_back(as_json(predicted[static_cast<std::size_t>(stage)]));
+  }
+  return list;
 }
 
 std::string new_run_id() {
@@ -285,31 +299,26 @@ Json traffic_as_json(const StepTraffic& traffic) {
 }
 
 Json prediction_of_traffic(const PreparedRun& run) {
-  if (!run.prediction.traffic) {
-    return nullptr;
-  }
-  const TrafficPrediction& traffic = *run.prediction.traffic;
-  Json entry;
-  entry["data"] = data_traffic(traffic.embedding, traffic.layers, traffic.head);
-  entry["pipeline"] = {{"send", 0}};
-  entry["tensor"] = Json::object();
-  return Json(std::vector<Json>(static_cast<std::size_t>(run.ranks()), entry));
+  return by_rank(run, run.prediction.traffic, [](const TrafficPrediction& traffic) {
+    Json entry;
+    entry["data"] = data_traffic(traffic.embedding, traffic.layers, traffic.head);
+    entry["pipeline"] = {{"send", traffic.pipeline_send}};
+    entry["tensor"] = Json::object();
+    return entry;
+  });
 }
 
 Json prediction_of_memory(const PreparedRun& run) {
-  if (!run.prediction.memory) {
-    return nullptr;
-  }
-  const MemoryPrediction& memory = *run.prediction.memory;
-  const Json entry = {{"parameters", memory.parameters},
-                      {"gradients", memory.gradients},
-                      {"optimizer", memory.optimizer},
-                      {"checkpoints", memory.checkpoints},
-                      {"working_set", nullptr},
-                      {"gathered", memory.gathered},
-                      {"transport", nullptr},
-                      {"total", nullptr}};
-  return Json(std::vector<Json>(static_cast<std::size_t>(run.ranks()), entry));
+  return by_rank(run, run.prediction.memory, [](const MemoryPrediction& memory) {
+    return Json{{"parameters", memory.parameters},
+                {"gradients", memory.gradients},
+                {"optimizer", memory.optimizer},
+                {"checkpoints", memory.checkpoints},
+                {"working_set", nullptr},
+                {"gathered", memory.gathered},
+                {"transport", nullptr},
+                {"total", nullptr}};
+  });
 }
 
 Json entry_not_run(const Experiment& experiment, const PreparedRun& run, const std::string& status,

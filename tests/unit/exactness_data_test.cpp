@@ -180,8 +180,8 @@ Counted count(const Program& program) {
 }
 
 Counted table(const ScheduleCase& c, std::int64_t rank) {
-  const analysis::DataTraffic traffic =
-      analysis::data_traffic(step_plan_of(plan_of(c)), c.layers, std::max<std::int64_t>(c.resident_layers, 0), rank);
+  const analysis::DataTraffic traffic = analysis::data_traffic(step_plan_of(plan_of(c)), c.layers / c.pipeline,
+                                                               std::max<std::int64_t>(c.resident_layers, 0), rank);
   return {std::llround(traffic.gathers), std::llround(traffic.reductions)};
 }
 

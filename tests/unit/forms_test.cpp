@@ -230,7 +230,7 @@ TEST(TrafficForms, Table) {
 
 TEST(TrafficForms, Pipelines) {
   const auto gathers = [](Order order, std::int64_t m, std::int64_t rank) {
-    return data_traffic({.order = order, .data = 2, .pipeline = 4, .micro_batches = m, .zero_stage = 3}, 16, 2, rank)
+    return data_traffic({.order = order, .data = 2, .pipeline = 4, .micro_batches = m, .zero_stage = 3}, 4, 2, rank)
         .gathers;
   };
   EXPECT_EQ(gathers(Order::gpipe, 4, 0), 30);
@@ -394,7 +394,8 @@ TEST(FormProperties, LargestSizesStayFinite) {
     EXPECT_TRUE(std::isfinite(step.total_s) && step.total_s > 0) << name_of(order);
     const double memory = memory_of(plan, model, {}).total();
     EXPECT_TRUE(std::isfinite(memory) && memory > 0) << name_of(order);
-    const double sent = data_bytes_sent(data_traffic(plan, model.layers, 0, 0), model, plan, {});
+    const double sent = data_bytes_sent(
+        data_traffic(plan, std::llround(stages_of(model.layers, plan.pipeline).layers_each), 0, 0), model, plan, {});
     EXPECT_TRUE(std::isfinite(sent) && sent > 0) << name_of(order);
     EXPECT_GT(plan.batch(), 0);
   }
