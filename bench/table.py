@@ -12,6 +12,9 @@ def load(folder, name):
             return json.load(file)
     except FileNotFoundError:
         return None
+    except json.JSONDecodeError:
+        print(f"\n# {name}: not complete, its bench was ended early")
+        return None
 
 
 def entries(folder, name):
