@@ -45,13 +45,15 @@ def main():
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--global-batch", type=int, default=8)
     o = parser.parse_args()
-    cases = [case(o, "one rank, one thread", 1, 1, 1, [1]),
-             case(o, "one rank, one thread", 1, 1, 4, [1]),
-             case(o, "one rank, two threads", 1, 2, 1, [1, 2]),
-             case(o, "one rank, two threads", 1, 2, 4, [1, 2]),
-             case(o, "two data-parallel ranks, one thread each", 2, 1, 1, [1])]
-    with open(o.out, "w") as file:
-        json.dump({"cases": cases}, file, indent=1)
+    cases = []
+    for title, ranks, threads, micro, torch_threads in (("one rank, one thread", 1, 1, 1, [1]),
+                                                        ("one rank, one thread", 1, 1, 4, [1]),
+                                                        ("one rank, two threads", 1, 2, 1, [1, 2]),
+                                                        ("one rank, two threads", 1, 2, 4, [1, 2]),
+                                                        ("two data-parallel ranks, one thread each", 2, 1, 1, [1])):
+        cases.append(case(o, title, ranks, threads, micro, torch_threads))
+        with open(o.out, "w") as file:  # after each case: what is measured is kept
+            json.dump({"cases": cases}, file, indent=1)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,9 @@ def load(folder, name):
             return json.load(file)
     except FileNotFoundError:
         return None
+    except json.JSONDecodeError:
+        print(f"\n# {name}: not complete, its bench was ended early")
+        return None
 
 
 def entries(folder, name):
@@ -95,8 +98,8 @@ def collectives(folder):
             mine, theirs = entry["bytes_per_second"], other["bytes_per_second"]
             row(name.split("/iterations")[0].replace("mpi_ring_", ""), f"{mine / 1e9:.3f}", f"{theirs / 1e9:.3f}",
                 f"{mine / theirs:.2f}", f"{max(entry['spread'], other['spread']):.2f}")
-    elif ring is not None or library is not None:
-        print("\n# collectives between processes: not measured (no MPI in this build)")
+    else:
+        print("\n# collectives between processes: not measured in this run")
 
 
 def rates(folder):

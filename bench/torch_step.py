@@ -45,7 +45,7 @@ class Attention(nn.Module):
         self.c_attn = nn.Linear(hidden, 3 * hidden)
         self.c_proj = nn.Linear(hidden, hidden)
         mask = torch.tril(torch.ones(sequence, sequence)).view(1, 1, sequence, sequence)
-        self.register_buffer("hidden_part", mask == 0, persistent=False)
+        self.hidden_part = mask == 0  # no buffer: gloo does not broadcast booleans
 
     def forward(self, x):
         b, s, d = x.shape
