@@ -36,8 +36,12 @@ double best_at(std::vector<Candidate>& frontier, std::int64_t devices) {
 
 // A training time that a plan on so many devices must beat to matter to the track.
 double to_beat(TrackResult& result, std::int64_t devices, std::size_t keep_best) {
+  const double on_frontier = best_at(result.frontier, devices);
+  if (keep_best == 0) {
+    return on_frontier;
+  }
   const double among_best = result.best.size() < keep_best ? infinity : result.best.back().training_s;
-  return std::max(best_at(result.frontier, devices), keep_best == 0 ? 0 : among_best);
+  return std::max(on_frontier, among_best);
 }
 
 void offer_to_frontier(std::vector<Candidate>& frontier, const Candidate& candidate) {

@@ -888,10 +888,6 @@ std::unique_ptr<MpiTransport> make_mpi_transport(const MpiOptions& options) {
   return std::make_unique<ProcessTransport>(options);
 }
 
-std::string MpiNetwork::text() const {
-  return modules.empty() ? layer : fmt::format("{} ({})", layer, fmt::join(modules, ", "));
-}
-
 std::string mpi_library_version() {
   std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
   int length = 0;

@@ -7,8 +7,8 @@
 namespace lamina {
 namespace {
 
-// Messages of an op that one rank has to await one after the other. A collective goes around the ring at most twice, and
-// again for each workspace of chunks that its part fills.
+// Messages of an op that one rank has to await one after the other. A collective goes around the ring at most twice,
+// and again for each workspace of chunks that its part fills.
 double messages_of(const Op& op, const Plan& plan) {
   if (op.kind == OpKind::send) {
     return 1;

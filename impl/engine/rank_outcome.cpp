@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <set>
 #include <type_traits>
 
@@ -86,7 +87,8 @@ StepRecord combine(std::span<const RankStep> ranks) {
     record.loss_scale = rank.loss_scale;
     if (rank.has_loss) {
       record.has_loss = true;
-      record.loss = rank.counted_targets > 0 ? rank.loss_sum / rank.counted_targets : 0.0;
+      record.loss =
+          rank.counted_targets > 0 ? rank.loss_sum / rank.counted_targets : std::numeric_limits<double>::quiet_NaN();
       record.counted_targets = static_cast<std::int64_t>(rank.counted_targets);
     }
   }

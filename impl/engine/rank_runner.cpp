@@ -102,7 +102,7 @@ class Runner : public RankRunner {
       }
     }
     if (request_.trace) {
-      trace_.reserve(static_cast<std::size_t>(steps()) * state_.program().ops.size());
+      trace_.reserve(static_cast<std::size_t>(std::min(steps(), request_.traced_steps)) * state_.program().ops.size());
     }
   }
 
@@ -144,6 +144,7 @@ class Runner : public RankRunner {
     const double start_s = seconds_since(run_start_);
     transport_.ledger().reset();
     state_.load(*inputs_.source, step_);
+    own_s_ = seconds_since(run_start_) - start_s;
     for (Event& event : events_) {
       event.reset();
     }
@@ -164,13 +165,13 @@ class Runner : public RankRunner {
   RankStep record(double start_s, double end_s) {
     RankStep step;
     step.time_s = end_s - start_s;
-    double busy_s = 0;
+    double busy_s = own_s_;
     for (const Op& op : state_.program().ops) {
       const OpTimes& times = times_[static_cast<std::size_t>(op.id)];
       if (op.stream == StreamKind::compute) {
         busy_s += times.end_s - times.start_s;
       }
-      if (request_.trace) {
+      if (request_.trace && step_ >= steps() - request_.traced_steps) {
         trace_.push_back({op.id, transport_.rank(), static_cast<std::int32_t>(step_), times.start_s, times.end_s});
       }
       if (op.kind == OpKind::count) {
@@ -184,7 +185,8 @@ class Runner : public RankRunner {
     }
     step.skipped = state_.step_skipped();
     step.loss_scale = state_.loss_scale();
-    step.exposed_s = std::max(0.0, step.time_s - busy_s);
+    const bool alone = request_.schedule.plan.parallel.ranks() == 1;  // there is nobody to wait for
+    step.exposed_s = alone ? 0.0 : std::max(0.0, step.time_s - busy_s);
     for (int kind = 0; kind < kTrafficKinds; ++kind) {
       for (int unit = 0; unit < 3; ++unit) {
         step.traffic.bytes[static_cast<std::size_t>(kind)][static_cast<std::size_t>(unit)] =
@@ -319,9 +321,15 @@ class Runner : public RankRunner {
         state_.scalar(op.writes[1]) = 0;
         state_.scalar(op.writes[0]) = sum_over(groups_.data(), static_cast<double>(state_.counted_targets()));
         return;
-      case OpKind::norm:
-        state_.scalar(op.writes[0]) = std::sqrt(sum_over(groups_.world(), state_.own_sum_of_squares()));
+      case OpKind::norm: {
+        const Clock::time_point start = Clock::now();
+        const double own = state_.own_sum_of_squares();
+        if (state_.plan().update_after_norm) {  // else updates compute meanwhile, and count
+          own_s_ += seconds_since(start);
+        }
+        state_.scalar(op.writes[0]) = std::sqrt(sum_over(groups_.world(), own));
         return;
+      }
       default:
         state_.scalar(op.writes[0]) = sum_over(groups_.data(), state_.scalar(op.reads[0]));
     }
@@ -473,6 +481,7 @@ class Runner : public RankRunner {
   std::vector<OpTimes> times_;  // [op]
   std::int32_t first_compute_ = -1;
   std::int64_t step_ = 0;
+  double own_s_ = 0;  // of the step: work of this rank beside its compute stream (its samples, its part of the norm)
   Clock::time_point run_start_;
   Trace trace_;
   std::mutex failure_mutex_;

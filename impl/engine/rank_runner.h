@@ -23,8 +23,8 @@ struct RunInputs {
 class RankRunner {
  public:
   virtual ~RankRunner() = default;
-  // Begins with the other ranks, runs all steps and calls `finished` after each. On a failure the transport is aborted with the first cause, and
-  // Error (or Aborted, where another rank failed first) is thrown.
+  // Begins with the other ranks, runs all steps and calls `finished` after each. On a failure the transport is aborted
+  // with the first cause, and Error (or Aborted, where another rank failed first) is thrown.
   virtual void run(const std::function<void(std::int64_t step, const RankStep&)>& finished) = 0;
   virtual RankMemory memory() const = 0;
   virtual Trace take_trace() = 0;

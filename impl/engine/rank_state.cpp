@@ -102,8 +102,7 @@ RankMemory planned_memory_in(const Schedule& schedule, std::int64_t pipeline_ran
                              const OptimizerConfig& optimizer, int compute_threads) {
   const Plan& plan = schedule.plan;
   const Program& program = schedule.programs.at(static_cast<std::size_t>(pipeline_rank));
-  const StoredSizes sizes =
-      stored_sizes<Stored>(plan.model, plan.micro_batch_size, plan.recompute, compute_threads);
+  const StoredSizes sizes = stored_sizes<Stored>(plan.model, plan.micro_batch_size, plan.recompute, compute_threads);
   RankMemory memory;
   for (const Slot& slot : program.slots) {
     add_slot(memory, plan, slot.kind, bytes_of_slot<Stored>(plan, sizes, slot));

@@ -38,6 +38,9 @@ struct Disturbance {
   double sleep_s = 0;
 };
 
+// A trace's size must not grow with the length of a run.
+inline constexpr std::int64_t kTracedSteps = 3;
+
 struct TrainRequest {
   Schedule schedule;  // verified; its plan holds model, batch and parallel sizes
   Precision precision;
@@ -51,7 +54,8 @@ struct TrainRequest {
   EmulatedLink link;
   int compute_threads_per_rank = 1;
   bool communication = true;  // false: collectives move nothing (to measure compute alone; without pipeline and ZeRO)
-  bool trace = false;
+  bool trace = false;         // of the last traced_steps steps
+  std::int64_t traced_steps = kTracedSteps;
   std::vector<Disturbance> disturbances;
 };
 
@@ -62,11 +66,13 @@ struct StepTraffic {
 };
 
 struct StepRecord {
-  std::vector<double> rank_time_s;     // wall time of the step on each rank
-  std::vector<double> rank_exposed_s;  // of that, time in which the rank's compute stream ran nothing
-  bool has_loss = true;                // loss and count are known: always, but for the progress of some processes
-  double loss = 0;                     // mean over the step's counted targets, before the update
-  double gradient_norm = 0;            // before clipping
+  std::vector<double> rank_time_s;  // wall time of the step on each rank
+  // Of that, time in which the rank neither computed nor loaded its samples: it waited for others. 0 by definition on
+  // one rank.
+  std::vector<double> rank_exposed_s;
+  bool has_loss = true;      // loss and count are known: always, but for the progress of some processes
+  double loss = 0;           // mean over the step's counted targets, before the update; NaN without any
+  double gradient_norm = 0;  // before clipping
   std::int64_t counted_targets = 0;
   bool skipped = false;   // nothing was updated: scaled gradients overflowed
   double loss_scale = 1;  // of the step; 1 where the loss is not scaled

@@ -119,6 +119,7 @@ class Calibrator {
     training.warmup_steps = 1;
     training.measured_steps = kSteps;
     training.trace = true;
+    training.traced_steps = 1 + kSteps;  // the first, cold one too
     const TrainOutcome outcome = backend_.train(training, [](std::int64_t, const StepRecord&) {});
     // Where nothing is sent, collectives still stand in the trace, at once over.
     Trace trace = outcome.trace;

@@ -73,7 +73,10 @@ ClosedForm closed_form_of(const Schedule& schedule, const Precision& precision, 
     times.gather_s = ring_time(plan, layer_unit(0), precision.compute, link);
     times.reduce_s = ring_time(plan, layer_unit(0), precision.reduce, link);
     times.all_reduce_s = 2 * times.reduce_s;
-    embedding_s = 2 * ring_time(plan, embedding_unit(), precision.reduce, link);  // an all-reduce, or a gather and a reduction
+    const double embedding_reduce_s = ring_time(plan, embedding_unit(), precision.reduce, link);
+    embedding_s =
+        embedding_reduce_s +  // an all-reduce, or a reduction and a gather
+        (plan.zero_stage == 0 ? embedding_reduce_s : ring_time(plan, embedding_unit(), precision.compute, link));
   }
   if (plan.parallel.pipeline > 1) {
     const double elements = static_cast<double>(plan.micro_batch_size) * static_cast<double>(plan.model.sequence) *

@@ -9,10 +9,10 @@
 #include <filesystem>
 
 #include "impl/base/error.h"
+#include "impl/base/files.h"
 #include "impl/harness/build_info.h"
 #include "impl/harness/calibrate.h"
 #include "impl/harness/context.h"
-#include "impl/harness/files.h"
 #include "impl/harness/keys.h"
 #include "impl/harness/link_measure.h"
 #include "impl/harness/links.h"
@@ -58,6 +58,7 @@ struct Options {
   EmulatedLink link;
   std::string preset;
   LinkMeasureOptions sizes;
+  std::string json;
   std::string cluster;
 };
 
@@ -154,8 +155,15 @@ int command_link(Options& options, std::FILE* output) {
   if (!options.cluster.empty() && !options.force) {
     throw UsageError("--cluster changes the file's network link; say so with --force");
   }
+  if (!options.json.empty() && !options.force && std::filesystem::exists(options.json)) {
+    throw UsageError(fmt::format("{} exists; --force replaces it", options.json));
+  }
   const LinkMeasurement measurement = measure_threads(options.ranks, options.link, options.sizes);
   print(output, fmt::format("# transport threads, {} ranks\n", options.ranks) + link_table(measurement));
+  if (!options.json.empty()) {
+    write_whole_file(options.json, link_json(measurement).dump(2) + "\n",
+                     options.force ? Existing::replace : Existing::refuse);
+  }
   if (!options.cluster.empty()) {
     write_cluster(options, cluster_with_link(options.cluster, measurement,
                                              fmt::format("measured by lamina link over threads, {}", utc_now())));
@@ -237,7 +245,7 @@ int dispatch(const std::vector<std::string>& arguments, const Backend& backend, 
   CLI::App* run = app.add_subcommand("run", "Run a scenario, measure, write result.json, print a table");
   add_scenario(*run, options, true);
   run->add_option("--out", options.out, "Folder of the result (default: out/NAME)");
-  run->add_flag("--trace", options.trace, "Write trace.json beside it, for ui.perfetto.dev");
+  run->add_flag("--trace", options.trace, "Write trace.json beside it, each run's last 3 steps, for ui.perfetto.dev");
   run->add_flag("--force", options.force, "Replace files that exist");
 
   CLI::App* check = app.add_subcommand("check", "Say what a scenario resolves to, or what is wrong with it");
@@ -283,7 +291,8 @@ int dispatch(const std::vector<std::string>& arguments, const Backend& backend, 
   link->add_option("--seconds", options.sizes.seconds_a_size, "Time for each size (default: 0.2)")
       ->check(CLI::Range(0.001, 3600.0));
   link->add_option("--cluster", options.cluster, "Cluster file whose network link becomes what is measured");
-  link->add_flag("--force", options.force, "Change the cluster file");
+  link->add_option("--json", options.json, "Write the measurement as JSON");
+  link->add_flag("--force", options.force, "Change the cluster file; replace files that exist");
 
   CLI::App* calibration = app.add_subcommand("calibrate", "Time each kind of op of a scenario's model on this machine");
   add_scenario(*calibration, options, true);

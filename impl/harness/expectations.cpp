@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "impl/base/error.h"
+#include "impl/harness/result.h"
 
 namespace lamina {
 namespace {
@@ -24,12 +25,6 @@ const Json* find_run(const Json& runs, const std::string& name, const Json& swee
   return nullptr;
 }
 
-// Bytes sent over all groups; control messages are outside the comparison.
-double sent_bytes(const Json& rank) {
-  return rank["data"]["reduce"].get<double>() + rank["data"]["gather"].get<double>() +
-         rank["pipeline"]["send"].get<double>() + rank["tensor"].value("all_reduce", 0.0);
-}
-
 Measured value_of(const Json& run, const std::string& metric) {
   const std::string name = run["name"];
   if (run["status"] != "ok") {
@@ -37,11 +32,7 @@ Measured value_of(const Json& run, const std::string& metric) {
   }
   const Json& entry = run["metrics"][metric];
   if (metric == "traffic_bytes" || metric == "peak_memory_bytes") {
-    double most = 0;
-    for (const Json& rank : entry["per_rank"]) {
-      most = std::max(most, metric == "traffic_bytes" ? sent_bytes(rank) : rank["total"].get<double>());
-    }
-    return {most, {}};
+    return {metric == "traffic_bytes" ? most_bytes_sent(entry) : most_bytes_held(entry), {}};
   }
   if (entry["median"].is_null()) {
     return {{},
@@ -77,7 +68,7 @@ Measured largest_difference(const Json& of, const Json& equal_to, const std::str
   double largest = 0;
   for (std::size_t step = 0; step < left.size(); ++step) {
     if (left[step].is_null() || right[step].is_null()) {
-      return {{}, fmt::format("{} is not finite at step {}", metric, step)};
+      return {{}, fmt::format("{} is null at step {}", metric, step)};
     }
     const double a = left[step], b = right[step];
     const double scale = std::max(std::abs(a), std::abs(b));

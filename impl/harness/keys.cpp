@@ -14,7 +14,7 @@ namespace {
 constexpr double kManySizes = 1e9;
 constexpr double kManySequences = 1e12;
 constexpr double kManyRanks = 1e6;
-constexpr double kManySteps = 1e6;  // a result holds some numbers of every step
+constexpr double kManySteps = 1e6;                   // a result holds some numbers of every step
 constexpr double kLargestSeed = 9007199254740992.0;  // 2^53: every JSON reader keeps it exactly
 constexpr std::string_view kRunName = "^[A-Za-z0-9][A-Za-z0-9 ._+-]{0,99}$";
 
@@ -737,10 +737,11 @@ class Validator {
 
   // Whether the key may stand in this object, beside the keys that are there.
   void check_place_of(const Key& key, const Json& object, const std::string& place) const {
-    if (key.only_when && !holds(key.only_when, object)) {
-      const std::string sibling(key.only_when->sibling);
+    // Where the sibling itself is missing, that is what is said.
+    const std::string sibling(key.only_when ? key.only_when->sibling : "");
+    if (key.only_when && object.contains(sibling) && !holds(key.only_when, object)) {
       fail(place, fmt::format("is only for {} {}; here it is {}", sibling, joined(key.only_when->values, "or"),
-                              object.contains(sibling) ? brief(object[sibling]) : "missing"));
+                              brief(object[sibling])));
     }
   }
 

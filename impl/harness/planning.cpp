@@ -14,8 +14,8 @@
 #include "impl/analysis/paper.h"
 #include "impl/analysis/plan_report.h"
 #include "impl/base/error.h"
+#include "impl/base/files.h"
 #include "impl/harness/build_info.h"
-#include "impl/harness/files.h"
 #include "impl/harness/nearest.h"
 
 extern char** environ;
@@ -177,6 +177,7 @@ ExitCode paper_figures_command(const PaperCommandOptions& options, std::FILE* ou
   if (!std::filesystem::is_directory(clusters)) {
     throw UsageError(fmt::format("{}: there is no such folder; --clusters names that of the cluster files", clusters));
   }
+  analysis::family_model(options.family);  // throws before anything is made
   analysis::PaperOptions paper;
   paper.clusters = analysis::read_paper_clusters(clusters);
   paper.family = options.family;

@@ -79,7 +79,7 @@ MemoryPrediction predict_memory(const Plan& plan, const Precision& precision, st
     memory.gathered += stored * (ends + layer * std::min(plan.resident_layers, model.layers));
   }
   if (plan.zero_stage >= 2 && !whole_gradient) {
-    memory.gathered += wide * (ends + layer * std::min<std::int64_t>(2, model.layers));
+    memory.gathered += wide * (ends + layer * std::min<std::int64_t>(2, model.layers * plan.groups));
   }
   return memory;
 }

@@ -73,9 +73,10 @@ void check_countable(const Setting& setting, const Parallel& parallel) {
                                    rows * (9 * wide(model.hidden) + wide(model.vocabulary)),
                                    rows * wide(model.heads) * wide(model.sequence)});  // attention probabilities
   if (largest > 1e15 || largest * wide(model.layers) > 1e17) {
-    throw UsageError(fmt::format("a model of {} layers has buffers of {:.3g} numbers; at most 1e15 each, and 1e17 over "
-                                 "all layers, are supported",
-                                 model.layers, largest));
+    throw UsageError(
+        fmt::format("a model of {} layers has buffers of {:.3g} numbers; at most 1e15 each, and 1e17 over "
+                    "all layers, are supported",
+                    model.layers, largest));
   }
   constexpr double kMostRanks = 1e6;
   if (const double ranks = wide(parallel.data) * wide(parallel.pipeline) * wide(parallel.tensor); ranks > kMostRanks) {

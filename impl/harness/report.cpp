@@ -29,28 +29,6 @@ std::string cell(const Json& value, double scale, const char* format = "{:.1f}")
   return value.is_null() ? "-" : fmt::format(fmt::runtime(format), value.get<double>() * scale);
 }
 
-double most_sent(const Json& metric) {
-  double most = 0;
-  for (const Json& rank : metric["per_rank"]) {
-    double sent = 0;
-    for (const char* group : {"data", "pipeline", "tensor"}) {
-      for (const auto& [name, bytes] : rank[group].items()) {
-        sent += bytes.is_number() ? bytes.get<double>() : 0;
-      }
-    }
-    most = std::max(most, sent);
-  }
-  return most;
-}
-
-double most_memory(const Json& metric) {
-  double most = 0;
-  for (const Json& rank : metric["per_rank"]) {
-    most = std::max(most, rank["total"].get<double>());
-  }
-  return most;
-}
-
 std::string plan_line(const Json& run) {
   const Json& plan = run["plan"];
   const Json& parallel = plan["parallel"];
@@ -97,8 +75,8 @@ std::string table_row(const Json& run) {
   std::string row = fmt::format(fmt::runtime(kRow), name, cell(step["median"], 1e3), spread,
                                 cell(metrics["tokens_per_s"]["median"], 1, "{:.0f}"),
                                 cell(metrics["exposed_communication_s"]["median"], 1e3),
-                                fmt::format("{:.3f}", most_sent(metrics["traffic_bytes"]) / 1e6),
-                                fmt::format("{:.3f}", most_memory(metrics["peak_memory_bytes"]) / 1e6),
+                                fmt::format("{:.3f}", most_bytes_sent(metrics["traffic_bytes"]) / 1e6),
+                                fmt::format("{:.3f}", most_bytes_held(metrics["peak_memory_bytes"]) / 1e6),
                                 cell(metrics["loss"].back(), 1, "{:.5f}"));
   const auto skipped = metrics["skipped_steps"]["measured"].get<std::int64_t>();
   if (skipped > 0) {
@@ -164,7 +142,9 @@ void Reporter::run_begins(const std::string& name, std::size_t index, std::size_
 
 void Reporter::step_ended(std::int64_t step, std::int64_t steps, const StepRecord& record) {
   const double slowest = *std::max_element(record.rank_time_s.begin(), record.rank_time_s.end());
-  const std::string loss = record.has_loss ? fmt::format("loss {:.4f}, ", record.loss) : "";
+  const std::string loss = !record.has_loss              ? ""
+                           : record.counted_targets == 0 ? "no target counted, "
+                                                         : fmt::format("loss {:.4f}, ", record.loss);
   progress(fmt::format("{}: step {}/{}, {}{:.1f} ms", run_, step + 1, steps, loss, slowest * 1e3), false);
 }
 

@@ -19,8 +19,8 @@ std::string header_lines(const Json& result);
 std::string table_heading();
 std::string table_row(const Json& run);
 
-// Writes to two streams (stdout and stderr in the program); what cannot be written does not stop it. On a terminal progress is one line that is written over;
-// elsewhere a line now and then.
+// Writes to two streams (stdout and stderr in the program); what cannot be written does not stop it. On a terminal
+// progress is one line that is written over; elsewhere a line now and then.
 class Reporter {
  public:
   Reporter(std::FILE* table, std::FILE* progress);
@@ -35,7 +35,7 @@ class Reporter {
   void run_ended(const Json& run);
   void expectation(const Json& entry);
   void warn(const std::string& message);
-  void note(const std::string& message);  // progress in words: "calibrating the link"
+  void note(const std::string& message);           // progress in words: "calibrating the link"
   bool table_lost() const { return table_lost_; }  // some of the table could not be written
 
  private:

@@ -79,6 +79,19 @@ void add_series(Json& metrics, const char* name, const TrainOutcome& outcome, do
   }
 }
 
+// A step of which no target is counted has no mean over targets.
+void add_loss(Json& metrics, const TrainOutcome& outcome) {
+  add_series(metrics, "loss", outcome, &StepRecord::loss);
+  const auto uncounted = [](const StepRecord& step) { return step.counted_targets == 0; };
+  if (std::any_of(outcome.steps.begin(), outcome.steps.end(), uncounted)) {
+    const bool diverged = std::any_of(outcome.steps.begin(), outcome.steps.end(), [&](const StepRecord& step) {
+      return !uncounted(step) && !std::isfinite(step.loss);
+    });
+    metrics["loss_reason"] =
+        fmt::format("null where no target is counted{}", diverged ? " or it was not finite: training diverged" : "");
+  }
+}
+
 // Steps that updated nothing, and the loss scale of every step, warm-up included.
 void add_loss_scale(Json& metrics, const Precision& precision, const TrainOutcome& outcome, std::size_t warmup) {
   const auto skipped = [](std::span<const StepRecord> steps) {
@@ -312,7 +325,7 @@ Json entry_of_run(const Experiment& experiment, const PreparedRun& run, const Re
   const auto warmup = static_cast<std::size_t>(experiment.setting_of(run).warmup_steps);
   LAMINA_CHECK(outcome.steps.size() > warmup, "{} steps ran, {} of them warm-up", outcome.steps.size(), warmup);
   const std::span<const StepRecord> measured = std::span(outcome.steps).subspan(warmup);
-  const Measurement measurement = measure(measured);
+  const Measurement measurement = measure(measured, tokens_per_step(run.plan()));
 
   Json entry = entry_head(experiment, run);
   entry["link"] = link_as_json(link);
@@ -324,7 +337,7 @@ Json entry_of_run(const Experiment& experiment, const PreparedRun& run, const Re
   metrics["step_time_s"]["slow_rank"] = slow_rank_as_json(measurement.slow_rank);
   metrics["tokens_per_s"] = sampled_metric("higher", measurement.tokens_per_s);
   metrics["exposed_communication_s"] = sampled_metric("lower", measurement.exposed_communication_s);
-  add_series(metrics, "loss", outcome, &StepRecord::loss);
+  add_loss(metrics, outcome);
   add_series(metrics, "gradient_norm", outcome, &StepRecord::gradient_norm);
   add_loss_scale(metrics, experiment.setting_of(run).precision, outcome, warmup);
   metrics["counted_tokens"] = Json::array();
@@ -341,6 +354,23 @@ Json entry_of_run(const Experiment& experiment, const PreparedRun& run, const Re
     add_closed_form(metrics, run, setting.precision, link, measurement, outcome, setting.warmup_steps);
   }
   return entry;
+}
+
+double most_bytes_sent(const Json& traffic) {
+  double most = 0;
+  for (const Json& rank : traffic["per_rank"]) {
+    most = std::max(most, rank["data"]["reduce"].get<double>() + rank["data"]["gather"].get<double>() +
+                              rank["pipeline"]["send"].get<double>() + rank["tensor"].value("all_reduce", 0.0));
+  }
+  return most;
+}
+
+double most_bytes_held(const Json& memory) {
+  double most = 0;
+  for (const Json& rank : memory["per_rank"]) {
+    most = std::max(most, rank["total"].get<double>());
+  }
+  return most;
 }
 
 Json begin_result(const Experiment& experiment, const std::vector<std::string>& arguments, const BlasInfo& blas) {
@@ -362,6 +392,11 @@ Json begin_result(const Experiment& experiment, const std::vector<std::string>& 
   result["ended"] = nullptr;
   result["argv"] = arguments;
   result["context"] = describe_context(experiment.placement, most_ranks, threads_per_rank, blas);
+  if (experiment.scenario.executor == Executor::simulate) {
+    for (Json& rank : result["context"]["ranks"]) {
+      rank["network"] = "simulated";
+    }
+  }
   result["scenario"] = experiment.scenario.document;
   result["scenario_sha256"] = experiment.scenario_sha256;
   result["data_sha256"] = experiment.data_sha256.front();

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "impl/harness/files.h"
+#include "impl/base/files.h"
 #include "impl/harness/prepare.h"
 #include "impl/harness/strict_json.h"
 
@@ -29,6 +29,10 @@ Json entry_not_run(const Experiment& experiment, const PreparedRun& run, const s
                    const std::string& reason);
 Json entry_of_run(const Experiment& experiment, const PreparedRun& run, const ResolvedLink& link,
                   const TrainOutcome& outcome);
+
+// Of an entry's traffic_bytes and peak_memory_bytes: the most of any rank. Control messages are outside the comparison.
+double most_bytes_sent(const Json& traffic);
+double most_bytes_held(const Json& memory);
 
 // The whole document; runs and expectations are filled in as they come.
 Json begin_result(const Experiment& experiment, const std::vector<std::string>& arguments, const BlasInfo& blas);

@@ -30,7 +30,8 @@ struct Output {
 [[noreturn]] void refuse(const Output& output, const std::string& reason) {
   constexpr std::size_t kLongest = 300;
   const bool long_one = output.path.size() > kLongest;
-  throw UsageError(fmt::format("{}: {}{} {}", output.key, output.path.substr(0, kLongest), long_one ? "..." : "", reason));
+  throw UsageError(
+      fmt::format("{}: {}{} {}", output.key, output.path.substr(0, kLongest), long_one ? "..." : "", reason));
 }
 
 void check_can_be_named(const Output& output, bool force) {
@@ -87,14 +88,17 @@ std::string file_behind(const std::string& path) {
 void check_different(const Experiment& experiment, const std::vector<Output>& outputs) {
   std::map<std::string, std::string> taken{{file_behind(experiment.scenario.file), "the scenario"}};
   for (const Setting& setting : experiment.scenario.settings) {
-    for (const auto& [path, what] : {std::pair{setting.data.path, "data"}, {setting.initial_weights, "initial_weights"}}) {
+    const std::pair<std::string, const char*> inputs[]{{setting.data.path, "data"},
+                                                       {setting.initial_weights, "initial_weights"}};
+    for (const auto& [path, what] : inputs) {
       if (!path.empty()) {
         taken.emplace(file_behind(path), what);
       }
     }
   }
   for (const Output& output : outputs) {
-    const auto& [place, is_new] = taken.emplace(file_behind(output.path), fmt::format("{} {}", output.key, output.path));
+    const auto& [place, is_new] =
+        taken.emplace(file_behind(output.path), fmt::format("{} {}", output.key, output.path));
     if (!is_new) {
       refuse(output, fmt::format("would overwrite {}", place->second));
     }
@@ -199,7 +203,8 @@ class LinkResolver {
     request.warmup_steps = kWarmup;
     request.measured_steps = kMeasured;
     const TrainOutcome outcome = backend_.train(request, [](std::int64_t, const StepRecord&) {});
-    const double time = median(measure(std::span(outcome.steps).subspan(kWarmup)).step_time_s);
+    const double time =
+        median(measure(std::span(outcome.steps).subspan(kWarmup), tokens_per_step(run.plan())).step_time_s);
     LAMINA_CHECK(time > 0, "a step of compute took {} s", time);
     return compute_times_[key] = time;
   }
@@ -235,6 +240,10 @@ class Runner {
 
   ExitCode run() {
     file_.save(result_);
+    if (options_.force) {  // a trace of what the former result was about
+      std::error_code ignored;
+      std::filesystem::remove(options_.out + "/trace.json", ignored);
+    }
     if (transport_ != nullptr) {
       transport_->on_failure([this](const std::string& reason) { job_fails(reason); });
     }
@@ -292,10 +301,19 @@ class Runner {
         put_entry(index,
                   obstacle.empty() ? train_run(index, link) : entry_not_run(experiment_, run, "skipped", obstacle), {});
         if (options_.trace) {
-          write_whole_file(options_.out + "/trace.json", trace_.text(), Existing::replace);
+          write_trace();
         }
         reporter_.run_ended(result_["runs"][index]);
       }
+    }
+  }
+
+  // The result does not depend on it.
+  void write_trace() {
+    try {
+      write_whole_file(options_.out + "/trace.json", trace_.text(), Existing::replace);
+    } catch (const std::exception& error) {
+      reporter_.warn(fmt::format("no trace: {}", error.what()));
     }
   }
 

@@ -39,7 +39,8 @@ void replace_element(Json& element, const std::string& place, const Override& wa
     throw UsageError(fmt::format("{}: null cannot take {} out of its list", wanted.place, place));
   }
   if (!wanted.value.is_object()) {
-    throw UsageError(fmt::format("{}: {} would be {}, and must be an object", wanted.place, place, brief(wanted.value)));
+    throw UsageError(
+        fmt::format("{}: {} would be {}, and must be an object", wanted.place, place, brief(wanted.value)));
   }
   element = wanted.value;
 }

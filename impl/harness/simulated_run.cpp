@@ -26,8 +26,8 @@ class Costs {
         plan_(plan),
         width_(static_cast<double>(bytes_of(precision.compute))),
         reduce_width_(static_cast<double>(bytes_of(precision.reduce))) {
-    const analysis::Rates rates =
-        analysis::rates_of(cluster, std::string(name_of(precision.compute)), plan.model.hidden, analysis::RateKind::reached);
+    const analysis::Rates rates = analysis::rates_of(cluster, std::string(name_of(precision.compute)),
+                                                     plan.model.hidden, analysis::RateKind::reached);
     layer_ = analysis::compute_times(plan.model, static_cast<double>(plan.micro_batch_size), 1, false, plan.recompute,
                                      rates, {});
     const auto wide = [](std::int64_t value) { return static_cast<double>(value); };
@@ -37,8 +37,7 @@ class Costs {
     embedding_s_ = kActivationPasses * activations_ * width_ / cluster.device.memory_bytes_per_s.value;
     constexpr std::int64_t kParameterPasses = 3, kMomentPasses = 2;  // read both and write one; read and write
     update_s_per_parameter_ = wide(kParameterPasses + kMomentPasses * moments_of(optimizer)) *
-                              static_cast<double>(bytes_of(precision.wide())) /
-                              cluster.device.memory_bytes_per_s.value;
+                              static_cast<double>(bytes_of(precision.wide())) / cluster.device.memory_bytes_per_s.value;
   }
 
   double operator()(std::int64_t pipeline_rank, const Op& op) const {
@@ -113,8 +112,8 @@ class Costs {
     return plan_.zero_stage == 0 ? all : all / plan_.parallel.data;
   }
 
-  const Cluster& cluster_;
-  const Plan& plan_;
+  Cluster cluster_;  // its own: costs are handed on
+  Plan plan_;
   double width_;         // bytes of a weight or an activation
   double reduce_width_;  // bytes of a gradient on the wire
   analysis::LayerTimes layer_;
@@ -146,7 +145,8 @@ Trace for_all_ranks(const Trace& trace, const Parallel& parallel) {
 
 }  // namespace
 
-OpCost cluster_costs(const Cluster& cluster, const Plan& plan, const Precision& precision, OptimizerConfig::Kind optimizer) {
+OpCost cluster_costs(const Cluster& cluster, const Plan& plan, const Precision& precision,
+                     OptimizerConfig::Kind optimizer) {
   return Costs(cluster, plan, precision, optimizer);
 }
 
@@ -198,7 +198,8 @@ RankMemory memory_of_slots(const Schedule& schedule, std::int64_t pipeline_rank,
   for (const Op& op : schedule.programs.at(static_cast<std::size_t>(pipeline_rank)).ops) {
     if (op.kind == OpKind::update) {
       const std::int64_t all = padded(unit_parameters(model, op.unit), plan.parallel.data);
-      memory.optimizer += (moments_of(optimizer) + (precision.has_masters() ? 1 : 0)) * wide * (plan.zero_stage == 0 ? all : all / plan.parallel.data);
+      memory.optimizer += (moments_of(optimizer) + (precision.has_masters() ? 1 : 0)) * wide *
+                          (plan.zero_stage == 0 ? all : all / plan.parallel.data);
     }
   }
   return memory;

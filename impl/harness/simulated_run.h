@@ -13,14 +13,15 @@ namespace lamina {
 //   layer forward    (24 d² + 4 s d) b s FLOPs at the device's peak times its efficiency at this hidden size;
 //   layer backward   twice that and what is recomputed (impl/analysis/forms.h)
 //   head             6 d V b s FLOPs, forward and backward together, at the same rate
-//   embedding, update  bytes over the memory's bandwidth: three passes over the activations; five passes over the
+//   embedding, update  bytes over the memory's bandwidth: three passes over the activations and over the
 //                    parameters and two more for each of the optimizer's moments
 //   message          bytes/β + latency
 //   gather, reduce   a ring: (D − 1)/D · bytes/β + (D − 1) latencies; an all-reduce twice that
 //   control          8 bytes in each of the ring's D − 1 (norm: ranks − 1) rounds
 // β is the link's bandwidth times its efficiency: the node's where all ranks of the group or message share a node
 // (ranks fill nodes in order), else the network's. Throws UsageError when the device has no rate for the precision.
-OpCost cluster_costs(const Cluster& cluster, const Plan& plan, const Precision& precision, OptimizerConfig::Kind optimizer);
+OpCost cluster_costs(const Cluster& cluster, const Plan& plan, const Precision& precision,
+                     OptimizerConfig::Kind optimizer);
 
 // Bytes by kind from the schedule's slots. The working set of a layer is the form's upper bound; the transport's
 // buffers are not known.

@@ -82,7 +82,7 @@ std::optional<SlowRank> find_slow_rank(std::span<const StepRecord> measured) {
   return SlowRank{busiest - busy.begin(), busiest->median, others_median};
 }
 
-Measurement measure(std::span<const StepRecord> measured) {
+Measurement measure(std::span<const StepRecord> measured, std::int64_t tokens_per_step) {
   LAMINA_CHECK(!measured.empty(), "{} measured steps", measured.size());
   Measurement result;
   const std::size_t ranks = measured.front().rank_time_s.size();
@@ -96,7 +96,7 @@ Measurement measure(std::span<const StepRecord> measured) {
       busiest = std::max(busiest, step.rank_time_s[rank] - step.rank_exposed_s[rank]);
     }
     result.step_time_s.push_back(slowest);
-    result.tokens_per_s.push_back(static_cast<double>(step.counted_targets) / slowest);
+    result.tokens_per_s.push_back(static_cast<double>(tokens_per_step) / slowest);
     result.exposed_communication_s.push_back(slowest - busiest);
   }
   for (std::size_t rank = 0; rank < ranks; ++rank) {

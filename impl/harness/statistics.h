@@ -39,15 +39,18 @@ struct SlowRank {
 // above the other ranks' and its own spread lies above all of theirs. Nothing at one rank.
 std::optional<SlowRank> find_slow_rank(std::span<const StepRecord> measured);
 
+// Of all sequences of a step, counted as targets or not.
+inline std::int64_t tokens_per_step(const Plan& plan) { return plan.global_batch() * plan.model.sequence; }
+
 // What the measured steps of a run say.
 struct Measurement {
   std::vector<double> step_time_s;              // of the slowest rank, per step
-  std::vector<double> tokens_per_s;             // counted targets of the step over that time
+  std::vector<double> tokens_per_s;             // all tokens of the step over that time
   std::vector<double> exposed_communication_s;  // that time less the busy time of the busiest rank: what even it waited
   std::vector<double> rank_step_time_s;         // per rank, the median over steps
   std::vector<double> rank_busy_s;              // per rank, the median over steps
   std::optional<SlowRank> slow_rank;
 };
-Measurement measure(std::span<const StepRecord> measured);
+Measurement measure(std::span<const StepRecord> measured, std::int64_t tokens_per_step);
 
 }  // namespace lamina

@@ -115,7 +115,7 @@ struct LayerNormParameterGradient {
     using A = Arithmetic;
     const std::int64_t first = tile * kTile;
     const std::int64_t count = columns - first < kTile ? columns - first : kTile;
-    team.template each_pack<V>(count, [&](auto at) {
+    team.template each_pack<V * Team::packs_side_by_side>(count, [&](auto at) {
       using Values = Pack<A, decltype(at)::width>;
       Values dw(A(0));
       Values db(A(0));

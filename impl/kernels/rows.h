@@ -46,7 +46,7 @@ struct ColumnSums {
     using A = Arithmetic;
     const std::int64_t first = tile * kTile;
     const std::int64_t count = columns - first < kTile ? columns - first : kTile;
-    team.template each_pack<V>(count, [&](auto at) {
+    team.template each_pack<V * Team::packs_side_by_side>(count, [&](auto at) {
       Pack<A, decltype(at)::width> total(A(0));
       for (std::int64_t row = 0; row < rows; ++row) {
         total = total + load<A>(at, input + row * columns + first);

@@ -38,7 +38,8 @@ LAMINA_DEVICE Words<W> narrow_bf16(const Pack<float, W>& values) {
   return select_less(Words<W>(kFloatInfinity), bits & ~kSign, (bits | kFloatQuiet) >> 16, rounded);
 }
 
-// fp16's fields moved to where float has them are the number times 2^-112, subnormals too.
+// fp16's fields moved to where float has them are the number times 2^-112, subnormals too. The machine's instructions
+// are used below where it has them: some processors multiply subnormals very slowly.
 template <int W>
 LAMINA_DEVICE Pack<float, W> widen_fp16(const Words<W>& bits) {
   const Words<W> magnitude = bits & 0x7FFF;

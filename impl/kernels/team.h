@@ -4,6 +4,7 @@
 //   keep<V>(n, f)           the row values f(At<W>) kept between reductions: kept.each(g) calls g(At<W>, values)
 //   sum(partial), maximum(partial)   over all workers; every worker gets the result
 //   leads()                 true on one worker: the one that writes what a row has only once
+//   packs_side_by_side      how many packs a worker does well to take down a column at once
 // One worker may be a vectorised loop (CpuTeam) or one of a block's threads (BlockTeam).
 #pragma once
 
@@ -16,6 +17,10 @@ namespace lamina::kernels {
 // One worker that takes the whole row: packs of V, then ever smaller ones for the end of the row.
 class CpuTeam {
  public:
+  // Sums down columns are independent of each other and hide each other's latency; and a cache line next to another is
+  // fetched with it.
+  static constexpr int packs_side_by_side = 8;
+
   LAMINA_DEVICE bool leads() const { return true; }
 
   template <int V, class F>
@@ -71,6 +76,8 @@ class CpuTeam {
 template <class Block>
 class BlockTeam {
  public:
+  static constexpr int packs_side_by_side = 1;
+
   LAMINA_DEVICE explicit BlockTeam(Block& block) : block_(block) {}
 
   LAMINA_DEVICE bool leads() const { return block_.thread() == 0; }

@@ -71,8 +71,7 @@ StoredTransformer<Stored>::StoredTransformer(const ModelShape& shape, std::int64
       input_(sizes_.activation, compute_threads),
       output_(sizes_.activation, compute_threads),
       saved_(sizes_.saved_view, compute_threads) {
-  LAMINA_CHECK(transformer_.scratch_bytes() + parameters_.bytes() + input_.bytes() + output_.bytes() +
-                       saved_.bytes() ==
+  LAMINA_CHECK(transformer_.scratch_bytes() + parameters_.bytes() + input_.bytes() + output_.bytes() + saved_.bytes() ==
                    sizes_.scratch_bytes,
                "{} bytes of scratch were planned", sizes_.scratch_bytes);
 }

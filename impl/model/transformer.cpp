@@ -12,6 +12,7 @@
 #include "impl/kernels/launch.h"
 #include "impl/kernels/layer_norm.h"
 #include "impl/kernels/matrix.h"
+#include "impl/kernels/parallel.h"
 #include "impl/kernels/rows.h"
 #include "impl/kernels/softmax.h"
 
@@ -70,8 +71,8 @@ struct Transformer<Real>::Impl {
   std::vector<Real> wide2;            // [rows, 4d]: the MLP's activation
   std::vector<Real> narrow1;          // [rows, d]: gradients of a norm's or the attention's output
   std::vector<Real> narrow2;          // [rows, d]: a norm's output
-  std::vector<Real> probabilities;    // [query_block, s] of one head, where the saved slot has no room for them
-  std::vector<Real> score_gradients;  // [query_block, s]
+  std::vector<Real> probabilities;    // [threads, query_block, s], where the saved slot has no room for them
+  std::vector<Real> score_gradients;  // [threads, query_block, s]
   std::vector<double> losses;         // [rows]
 
   // What forward leaves for backward, in one buffer: 9d + 4 numbers a token, and the probabilities.
@@ -107,34 +108,42 @@ struct Transformer<Real>::Impl {
     std::int64_t qkv_offset;     // of the head's queries in row 0 of the sequence; keys follow d later, values 2d
     std::int64_t output_offset;  // of the head's output in row 0 of the sequence
     Real* probabilities;         // [queries, keys], rows `s` elements apart
+    Real* score_gradients;       // the same
   };
 
-  QueryBlock query_block_at(const Saved& saved, std::int64_t sample, std::int64_t head, std::int64_t first_query) {
+  QueryBlock query_block_at(const Saved& saved, std::int64_t sample, std::int64_t head, std::int64_t first_query,
+                            int worker) {
     const std::int64_t row = sample * sequence;
     const std::int64_t queries = std::min(query_block, sequence - first_query);
+    const std::int64_t scratch = worker * query_block * sequence;
     Real* const held = saved.probabilities == nullptr
-                           ? probabilities.data()
+                           ? probabilities.data() + scratch
                            : saved.probabilities + ((sample * heads + head) * sequence + first_query) * sequence;
     return {.first_query = first_query,
             .queries = queries,
             .keys = first_query + queries,
             .qkv_offset = row * 3 * hidden + head * head_size,
             .output_offset = row * hidden + head * head_size,
-            .probabilities = held};
+            .probabilities = held,
+            .score_gradients = score_gradients.data() + scratch};
   }
 
   // Calls f for every block of queries, each head's from the last to the first: the last sees all keys, so that a
-  // gradient over keys begins with it.
+  // gradient over keys begins with it. The heads are shared out over the threads.
   template <class F>
   void for_query_blocks(const Saved& saved, F f) {
     const std::int64_t last = (sequence - 1) / query_block * query_block;
-    for (std::int64_t sample = 0; sample < batch; ++sample) {
-      for (std::int64_t head = 0; head < heads; ++head) {
-        for (std::int64_t first = last; first >= 0; first -= query_block) {
-          f(query_block_at(saved, sample, head, first));
-        }
+    kernels::for_pieces(batch * heads, attention_threads(), [&](std::int64_t piece, int worker) {
+      for (std::int64_t first = last; first >= 0; first -= query_block) {
+        f(query_block_at(saved, piece / heads, piece % heads, first, worker));
       }
-    }
+    });
+  }
+
+  // More than one only where the scores are worth it.
+  int attention_threads() const {
+    constexpr std::int64_t kLeastProducts = 1 << 20;
+    return batch * sequence * sequence * hidden < kLeastProducts ? 1 : threads;
   }
 
   Real score_scale() const { return static_cast<Real>(1 / std::sqrt(static_cast<double>(head_size))); }
@@ -149,7 +158,7 @@ struct Transformer<Real>::Impl {
                                                     .stride = sequence,
                                                     .first_visible = block.first_query + 1,
                                                     .scores = block.probabilities},
-                block.queries, threads);
+                block.queries, 1);
   }
 
   void attention_forward(const Saved& saved) {
@@ -178,7 +187,7 @@ struct Transformer<Real>::Impl {
     const std::int64_t key_offset = block.qkv_offset + hidden;
     const std::int64_t value_offset = block.qkv_offset + 2 * hidden;
     const Real* const dy = output_gradient + block.output_offset + block.first_query * hidden;
-    Real* const ds = score_gradients.data();
+    Real* const ds = block.score_gradients;
     const Real add = block.keys == sequence ? Real(0) : Real(1);
     multiply(Transpose::yes, Transpose::no, block.keys, head_size, block.queries, Real(1), block.probabilities,
              sequence, dy, hidden, add, qkv_gradient + value_offset, wide);
@@ -189,7 +198,7 @@ struct Transformer<Real>::Impl {
                                                .gradient_stride = sequence,
                                                .probabilities = block.probabilities,
                                                .gradients = ds},
-                block.queries, threads);
+                block.queries, 1);
     multiply(Transpose::no, Transpose::no, block.queries, head_size, block.keys, score_scale(), ds, sequence,
              qkv + key_offset, wide, Real(0), qkv_gradient + query_offset, wide);
     multiply(Transpose::yes, Transpose::no, block.keys, head_size, block.queries, score_scale(), ds, sequence,
@@ -239,7 +248,7 @@ struct Transformer<Real>::Impl {
               const Real* residual, Real* output) {
     launch_rows(kernels::ResidualBias<Real>{.columns = out, .residual = residual, .bias = bias, .output = output}, rows,
                 threads);
-    multiply_forward(rows, out, in, input, weight, Real(1), output);
+    multiply_forward(rows, out, in, input, weight, Real(1), output, threads);
   }
 
   void bias_gradient(std::int64_t columns, const Real* output_gradient, Real* gradient, bool accumulate) {
@@ -259,47 +268,47 @@ struct Transformer<Real>::Impl {
     attention_forward(saved);
     linear(d, d, saved.attention, p.attention_weight, p.attention_bias, input, saved.middle);
     layer_norm(saved.middle, p.norm2_weight, p.norm2_bias, narrow2.data(), saved.mean2, saved.rstd2);
-    multiply_forward(rows, 4 * d, d, narrow2.data(), p.expand_weight, Real(0), saved.expanded);
+    multiply_forward(rows, 4 * d, d, narrow2.data(), p.expand_weight, Real(0), saved.expanded, threads);
   }
 
   void mlp_backward(const LayerTensors<const Real*>& p, const LayerTensors<Real*>& g, const Saved& saved, Real* dy,
                     bool accumulate) {
     const std::int64_t d = hidden;
     bias_gradient(d, dy, g.contract_bias, accumulate);
-    multiply_input_gradient(rows, d, 4 * d, dy, p.contract_weight, wide1.data());
+    multiply_input_gradient(rows, d, 4 * d, dy, p.contract_weight, wide1.data(), threads);
     launch_rows(kernels::BiasGeluBackward<Real>{.columns = 4 * d,
                                                 .input = saved.expanded,
                                                 .bias = p.expand_bias,
                                                 .gradient = wide1.data(),
                                                 .output = wide2.data()},
                 rows, threads);
-    multiply_weight_gradient(rows, d, 4 * d, dy, wide2.data(), accumulate, g.contract_weight);
+    multiply_weight_gradient(rows, d, 4 * d, dy, wide2.data(), accumulate, g.contract_weight, threads);
     bias_gradient(4 * d, wide1.data(), g.expand_bias, accumulate);
-    multiply_input_gradient(rows, 4 * d, d, wide1.data(), p.expand_weight, narrow1.data());
+    multiply_input_gradient(rows, 4 * d, d, wide1.data(), p.expand_weight, narrow1.data(), threads);
     layer_norm_backward(saved.middle, p.norm2_weight, p.norm2_bias, saved.mean2, saved.rstd2, narrow1.data(),
                         g.norm2_weight, g.norm2_bias, accumulate, dy, true, narrow2.data());
-    multiply_weight_gradient(rows, 4 * d, d, wide1.data(), narrow2.data(), accumulate, g.expand_weight);
+    multiply_weight_gradient(rows, 4 * d, d, wide1.data(), narrow2.data(), accumulate, g.expand_weight, threads);
   }
 
   void attention_part_backward(const LayerTensors<const Real*>& p, const LayerTensors<Real*>& g, const Saved& saved,
                                const Real* input, Real* dy, bool accumulate) {
     const std::int64_t d = hidden;
     bias_gradient(d, dy, g.attention_bias, accumulate);
-    multiply_weight_gradient(rows, d, d, dy, saved.attention, accumulate, g.attention_weight);
-    multiply_input_gradient(rows, d, d, dy, p.attention_weight, narrow1.data());
+    multiply_weight_gradient(rows, d, d, dy, saved.attention, accumulate, g.attention_weight, threads);
+    multiply_input_gradient(rows, d, d, dy, p.attention_weight, narrow1.data(), threads);
     attention_backward(saved, narrow1.data(), wide1.data());
     bias_gradient(3 * d, wide1.data(), g.qkv_bias, accumulate);
-    multiply_input_gradient(rows, 3 * d, d, wide1.data(), p.qkv_weight, narrow1.data());
+    multiply_input_gradient(rows, 3 * d, d, wide1.data(), p.qkv_weight, narrow1.data(), threads);
     layer_norm_backward(input, p.norm1_weight, p.norm1_bias, saved.mean1, saved.rstd1, narrow1.data(), g.norm1_weight,
                         g.norm1_bias, accumulate, dy, true, narrow2.data());
-    multiply_weight_gradient(rows, 3 * d, d, wide1.data(), narrow2.data(), accumulate, g.qkv_weight);
+    multiply_weight_gradient(rows, 3 * d, d, wide1.data(), narrow2.data(), accumulate, g.qkv_weight, threads);
   }
 };
 
 TransformerSizes transformer_sizes(const ModelShape& shape, std::int64_t micro_batch_size, Recompute recompute,
-                                   [[maybe_unused]] int compute_threads) {
+                                   int compute_threads) {
   const std::int64_t rows = micro_batch_size * shape.sequence;
-  const std::int64_t scores = std::min(kQueryBlock, shape.sequence) * shape.sequence;
+  const std::int64_t scores = compute_threads * std::min(kQueryBlock, shape.sequence) * shape.sequence;
   const bool keeps_probabilities = recompute == Recompute::none;
   const std::int64_t kept = keeps_probabilities ? micro_batch_size * shape.heads * shape.sequence * shape.sequence : 0;
   return {.activation = rows * shape.hidden,
@@ -438,15 +447,15 @@ double Transformer<Real>::head(const Real* parameters, const Real* input, std::s
   const Real* const norm_bias = parameters + d;
   const Real* const weight = parameters + 2 * d;
   m.layer_norm(input, norm_weight, norm_bias, normal, mean, rstd);
-  multiply_forward(m.rows, m.vocabulary, d, normal, weight, Real(0), logits);
+  multiply_forward(m.rows, m.vocabulary, d, normal, weight, Real(0), logits, m.threads);
   launch_rows(kernels::CrossEntropy<Real>{.columns = m.vocabulary,
                                           .targets = targets.data(),
                                           .gradient_scale = static_cast<Real>(loss_scale),
                                           .logits = logits,
                                           .losses = m.losses.data()},
               m.rows, m.threads);
-  multiply_weight_gradient(m.rows, m.vocabulary, d, logits, normal, accumulate, gradient + 2 * d);
-  multiply_input_gradient(m.rows, m.vocabulary, d, logits, weight, activation_gradient);
+  multiply_weight_gradient(m.rows, m.vocabulary, d, logits, normal, accumulate, gradient + 2 * d, m.threads);
+  multiply_input_gradient(m.rows, m.vocabulary, d, logits, weight, activation_gradient, m.threads);
   m.layer_norm_backward(input, norm_weight, norm_bias, mean, rstd, activation_gradient, gradient, gradient + d,
                         accumulate, activation_gradient, false, nullptr);
   double loss = 0;
@@ -461,7 +470,8 @@ template class Transformer<double>;
 
 void set_compute_threads(int threads) {
   LAMINA_CHECK(threads >= 1, "{} compute threads", threads);
-  openblas_set_num_threads(threads);
+  // kernels::multiply shares products out over the compute threads itself, whatever their number.
+  openblas_set_num_threads(1);
 }
 
 BlasInfo blas_info() { return {.name = openblas_get_config(), .core = openblas_get_corename()}; }

@@ -32,7 +32,7 @@ std::int64_t scratch_bytes_of(const TransformerSizes& sizes) {
 template <class Real>
 class Transformer {
  public:
-  // compute_threads: threads for loops; the BLAS's own number is set by set_compute_threads().
+  // compute_threads: threads that loops and products are shared out over (kernels/parallel.h).
   Transformer(const ModelShape& shape, std::int64_t micro_batch_size, Recompute recompute, int compute_threads);
   ~Transformer();
   Transformer(const Transformer&) = delete;
@@ -69,7 +69,8 @@ class Transformer {
   std::unique_ptr<Impl> impl_;
 };
 
-// Sets the BLAS's threads for the whole process; call it once before compute begins.
+// Makes the BLAS compute on the threads that call it, which share the products out; for the whole process, once before
+// compute begins.
 void set_compute_threads(int threads);
 
 struct BlasInfo {

@@ -1,19 +1,14 @@
 #include "impl/model/weights.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <cmath>
-#include <cstdio>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "impl/base/error.h"
+#include "impl/base/files.h"
 #include "impl/model/counter_random.h"
 #include "impl/model/file_bytes.h"
 
@@ -244,48 +239,32 @@ std::string safetensors_header(const std::vector<NamedTensor>& tensors, int stor
   return text;
 }
 
-void write_values(std::ofstream& file, const std::vector<double>& values, int stored_bytes) {
+void write_values(const WritePiece& write, const std::vector<double>& values, int stored_bytes) {
+  const auto write_all = [&](const auto& numbers) {
+    write({reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(numbers[0])});
+  };
   if (stored_bytes == 8) {
-    file.write(reinterpret_cast<const char*>(values.data()),
-               static_cast<std::streamsize>(values.size() * sizeof(double)));
-    return;
+    return write_all(values);
   }
-  const std::vector<float> narrowed = [&] {
-    std::vector<float> floats(values.size());
-    std::transform(values.begin(), values.end(), floats.begin(), [](double v) { return static_cast<float>(v); });
-    return floats;
-  }();
-  file.write(reinterpret_cast<const char*>(narrowed.data()),
-             static_cast<std::streamsize>(narrowed.size() * sizeof(float)));
+  std::vector<float> narrowed(values.size());
+  std::transform(values.begin(), values.end(), narrowed.begin(), [](double v) { return static_cast<float>(v); });
+  write_all(narrowed);
 }
 
 }  // namespace
 
 void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors, int stored_bytes) {
   LAMINA_CHECK(stored_bytes == 8 || stored_bytes == 4, "{} bytes a number", stored_bytes);
-  const std::string temporary = fmt::format("{}.{}.tmp", path, ::getpid());
-  const auto fail = [&](const std::string& reason) {
-    std::error_code ignored;
-    std::filesystem::remove(temporary, ignored);
-    throw Error(fmt::format("cannot write {}: {}", path, reason));
-  };
-  std::ofstream file(temporary, std::ios::binary);
   const std::string header = safetensors_header(tensors, stored_bytes);
   const std::uint64_t header_bytes = header.size();
-  file.write(reinterpret_cast<const char*>(&header_bytes), kLengthBytes);
-  file.write(header.data(), static_cast<std::streamsize>(header.size()));
-  for (const NamedTensor& tensor : tensors) {
-    write_values(file, tensor.values, stored_bytes);
-  }
-  file.close();
-  if (!file) {
-    fail(std::strerror(errno));
-  }
-  std::error_code error;
-  std::filesystem::rename(temporary, path, error);
-  if (error) {
-    fail(error.message());
-  }
+  const auto produce = [&](const WritePiece& write) {
+    write({reinterpret_cast<const char*>(&header_bytes), kLengthBytes});
+    write(header);
+    for (const NamedTensor& tensor : tensors) {
+      write_values(write, tensor.values, stored_bytes);
+    }
+  };
+  write_whole_file(path, produce, Existing::replace);
 }
 
 std::vector<double> unit_from_tensors(const ModelShape& shape, Unit unit,

@@ -93,11 +93,10 @@ TEST(CommandLine, WhatAllRanksTogetherCannotAllocateIsRefused) {
   };
   const std::string file = scenario_file();
   EXPECT_EQ(lamina_command({"check", file}, backend).code, 0);  // two ranks: two thirds
-  expect_complaint(lamina_command({"check", file, "--set", "runs[].parallel.data=4"}, backend), 2,
-                   "4 ranks allocate");
+  expect_complaint(lamina_command({"check", file, "--set", "runs[].parallel.data=4"}, backend), 2, "4 ranks allocate");
   stages.clear();
-  expect_complaint(lamina_command({"check", file, "--set", "runs[].parallel={\"data\": 2, \"pipeline\": 2}"}, backend), 2,
-                   "4 ranks allocate");
+  expect_complaint(lamina_command({"check", file, "--set", "runs[].parallel={\"data\": 2, \"pipeline\": 2}"}, backend),
+                   2, "4 ranks allocate");
   EXPECT_EQ(stages, (std::vector<std::int64_t>{0, 1}));
 }
 
@@ -125,8 +124,7 @@ TEST(CommandLine, PathsThatNoFileCanHaveAreOneLineThatNamesTheKey) {
   const std::string file = scenario_file();
   const std::string out = file + ".out";
   const std::string long_name(300, 'n');
-  expect_complaint(lamina_command({"check", file, "--set", "data.text_file=" + long_name}), 2,
-                   "data.text_file is");
+  expect_complaint(lamina_command({"check", file, "--set", "data.text_file=" + long_name}), 2, "data.text_file is");
   expect_complaint(lamina_command({"check", file, "--set", "initial_weights=" + long_name}), 2, "initial_weights is");
   expect_complaint(lamina_command({"run", file, "--out", long_name}), 2, "--out: nnn");
   expect_complaint(lamina_command({"run", file, "--out", std::string(5000, 'n')}), 2, "--out: nnn");
@@ -147,9 +145,10 @@ TEST(CommandLine, SetIsReadAsStrictlyAsAScenario) {
   refused(R"(batch={"global": 8, "global": 4, "micro": 1})", "global is given twice");
   refused("runs[0]=null", "null cannot take runs[0] out of its list");
   refused("runs[layered]=5", "runs[1] would be 5, and must be an object");
-  EXPECT_EQ(lamina_command({"check", file, "--set",
-                            R"(runs[layered]={"name": "other", "method": "layered_accumulation"})"}).code,
-            0);
+  EXPECT_EQ(
+      lamina_command({"check", file, "--set", R"(runs[layered]={"name": "other", "method": "layered_accumulation"})"})
+          .code,
+      0);
   // Elsewhere such bytes are the system's business.
   const std::string out = file + ".\xff";
   EXPECT_EQ(lamina_command({"run", file, "--out", out}).code, 0);
@@ -165,6 +164,7 @@ TEST(CommandLine, OutputsThatTakeTheNameOfAnotherFileAreRefused) {
   const std::string out = folder + "/out";
   fakes::write_file(folder + "/start", "weights");
   fakes::write_file(folder + "/text", "data");
+  std::filesystem::create_directories(out);
   std::filesystem::create_directory_symlink("out", folder + "/link");
   const auto dump_to = [&](const std::string& path) {
     return lamina_command({"run", file, "--out", out, "--force", "--trace", "--set", "initial_weights=start", "--set",
@@ -202,6 +202,20 @@ TEST(CommandLine, RunEndsWithTheRunnersCode) {
   document["expect"] =
       Json::parse(R"([{"metric": "step_time_s", "of": "layered", "over": "depth-first", "at_least": 2}])");
   EXPECT_EQ(lamina_command({"run", scenario_file(document), "--out", out, "--force"}).code, 1);
+}
+
+TEST(CommandLine, AFormerTraceDoesNotOutliveItsResult) {
+  const std::string file = scenario_file();
+  const std::string out = file + ".out";
+  EXPECT_EQ(lamina_command({"run", file, "--out", out, "--trace"}).code, 0);
+  EXPECT_TRUE(std::filesystem::exists(out + "/trace.json"));
+  EXPECT_EQ(lamina_command({"run", file, "--out", out, "--force"}).code, 0);
+  EXPECT_FALSE(std::filesystem::exists(out + "/trace.json"));
+  // A trace that cannot be written is not worth a run.
+  std::filesystem::create_directories(out + "/trace.json/in the way");
+  const Ended ended = lamina_command({"run", file, "--out", out, "--force", "--trace"});
+  EXPECT_EQ(ended.code, 0);
+  EXPECT_THAT(ended.errors, HasSubstr("warning: no trace: "));
 }
 
 TEST(CommandLine, ATableThatCannotBeWrittenIsAFailureAfterTheResultWasSaved) {

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -332,6 +333,7 @@ TEST(EngineTest, PlannedMemoryIsWhatRanksHold) {
                                           shape);
         request.optimizer.kind = OptimizerConfig::Kind::adamw;
         request.precision = precision_of(real);
+        request.precision.loss_scale = 1;
         request.measured_steps = 1;
         request.dump.reset();
         const TrainOutcome outcome = train(request, nullptr);
@@ -352,11 +354,49 @@ TEST(EngineTest, PlannedMemoryIsWhatRanksHold) {
   }
 }
 
+TEST(EngineTest, ATraceHoldsTheLastStepsAlone) {
+  ModelShape shape = kOdd;
+  shape.layers = 1;
+  TrainRequest request = request_of({.method = "data_parallel", .layers = 1, .micro_batches = 1, .data = 2}, shape);
+  request.trace = true;
+  request.warmup_steps = 2;
+  const TrainOutcome outcome = train(request, nullptr);
+  std::map<std::int32_t, std::size_t> events;  // by step
+  for (const TraceEvent& event : outcome.trace) {
+    ++events[event.step];
+  }
+  const std::size_t of_step = 2 * request.schedule.programs[0].ops.size();
+  EXPECT_EQ(events, (std::map<std::int32_t, std::size_t>{{2, of_step}, {3, of_step}, {4, of_step}}));
+}
+
+TEST(EngineTest, OneRankExposesNoCommunication) {
+  ModelShape shape = kOdd;
+  shape.layers = 2;
+  TrainRequest request = request_of({.method = "layered_accumulation", .layers = 2, .micro_batches = 2}, shape);
+  for (const StepRecord& step : train(request, nullptr).steps) {
+    EXPECT_EQ(step.rank_exposed_s, std::vector{0.0});
+    EXPECT_GT(step.rank_time_s[0], 0);
+  }
+}
+
+TEST(EngineTest, WithoutACountedTargetThereIsNoLoss) {
+  ModelShape shape = kOdd;
+  shape.layers = 1;
+  TrainRequest request = request_of({.method = "data_parallel", .layers = 1, .micro_batches = 1, .data = 2}, shape);
+  std::ofstream("none.json") << R"({"tokens": [[1, 2, 3]], "targets": [[-1, -1, -1]]})";
+  request.data = {.kind = DataConfig::Kind::json_file, .path = "none.json", .seed = 1};
+  const TrainOutcome outcome = train(request, nullptr);
+  EXPECT_TRUE(std::isnan(outcome.steps[0].loss));
+  EXPECT_EQ(outcome.steps[0].counted_targets, 0);
+  EXPECT_EQ(outcome.steps[0].gradient_norm, 0);
+}
+
 // A link of 10 s latency is slow, not broken: a wait may last as long as all messages of a step one after the other.
 TEST(EngineTest, TheDeadlineAllowsForTheLatencyOfEveryMessage) {
   ModelShape shape = kOdd;
   shape.layers = 2;
-  TrainRequest request = request_of({.method = "modular_pipeline", .layers = 2, .micro_batches = 3, .pipeline = 2}, shape);
+  TrainRequest request =
+      request_of({.method = "modular_pipeline", .layers = 2, .micro_batches = 3, .pipeline = 2}, shape);
   EXPECT_EQ(longest_wait(request).count(), 10);
   request.link.latency_s = 10;
   // Three micro-batches over one boundary, there and back, are six messages.

@@ -82,8 +82,11 @@ TEST_F(Equivalence, EveryMethodAndGroupingOverLayersPipelineStagesAndMicroBatche
       for (std::int64_t layers = 1; layers <= 9; ++layers) {
         for (std::int64_t micro_batches = 1; micro_batches <= 6; ++micro_batches) {
           for (int zero_stage = 0; zero_stage <= 3; ++zero_stage) {
-            ScheduleCase c{.method = method->name, .layers = layers, .micro_batches = micro_batches,
-                           .pipeline = pipeline, .zero_stage = zero_stage};
+            ScheduleCase c{.method = method->name,
+                           .layers = layers,
+                           .micro_batches = micro_batches,
+                           .pipeline = pipeline,
+                           .zero_stage = zero_stage};
             for (const std::int64_t groups : groupings(c)) {
               for (c.data = 1; c.data <= 3; ++c.data) {
                 // What is not crossed in full takes turns.

@@ -256,8 +256,8 @@ TEST(GathersAndReductions, TheTableAtRandom) {
   for_each_case(
       80,
       [](Dice& dice, Case& c) {
-        const std::vector<std::string> methods{"data_parallel", "layered_accumulation", "gpipe", "one_f_one_b",
-                                               "modular_pipeline"};
+        const std::vector<std::string_view> methods{"data_parallel", "layered_accumulation", "gpipe", "one_f_one_b",
+                                                    "modular_pipeline"};
         const auto method = static_cast<std::size_t>(dice.whole(0, 4));
         c.schedule.method = methods[method];
         c.schedule.data = 2;

@@ -81,7 +81,7 @@ TEST(Compute, EachRankComputesItsLayersOnce) {
   for_each_case(
       9,
       [](Dice& dice, Case& c) {
-        const std::vector<std::string> methods{"gpipe", "one_f_one_b", "modular_pipeline"};
+        const std::vector<std::string_view> methods{"gpipe", "one_f_one_b", "modular_pipeline"};
         c.schedule.method = methods[static_cast<std::size_t>(dice.whole(0, 2))];
         draw_layers(dice, c, false);
         c.schedule.micro_batches = dice.whole(1, 8);

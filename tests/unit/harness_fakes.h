@@ -79,8 +79,9 @@ inline Backend backend() {
   fake.build_schedule = [](const Method&, const Plan& plan) {
     return Schedule{plan, std::vector<Program>(static_cast<std::size_t>(plan.parallel.pipeline))};
   };
-  fake.planned_memory = [](const Schedule&, std::int64_t, std::int64_t, const OptimizerConfig&, const Precision&,
-                           int) { return RankMemory{.parameters = 1000}; };
+  fake.planned_memory = [](const Schedule&, std::int64_t, std::int64_t, const OptimizerConfig&, const Precision&, int) {
+    return RankMemory{.parameters = 1000};
+  };
   fake.train = train;
   fake.data_sha256 = [](const DataConfig&, const ModelShape&, std::int64_t) { return std::string(64, 'd'); };
   fake.check_weights = [](const std::string&, const ModelShape&) {};

@@ -14,7 +14,8 @@ std::int64_t count_of(const Program& program, SlotKind kind) {
   return std::count_if(program.slots.begin(), program.slots.end(), [&](const Slot& slot) { return slot.kind == kind; });
 }
 
-// Checkpoint slots beyond those that the forms count: the output on its way to the next rank, or the head's input; all
+// Checkpoint slots beyond those that the forms count: inputs and outputs on their way between ranks (one or two each
+// way, whatever the number of micro-batches), or the head's input; all
 // micro-batches' head inputs where a rank takes all of them through the last layer at once.
 struct Checkpoints {
   ScheduleCase plan;
@@ -30,13 +31,13 @@ TEST(MemoryTest, CheckpointSlotsFollowTheMethodsForms) {
       {{.method = "layered_accumulation", .layers = 8, .micro_batches = 2}, {16}, {2}},
       {{.method = "layered_accumulation", .layers = 8, .micro_batches = 6}, {48}, {6}},
       {{.method = "layered_accumulation", .layers = 8, .micro_batches = 6, .groups = 3}, {16}, {2}},
-      {{.method = "gpipe", .layers = 8, .micro_batches = 3, .pipeline = 4}, {6, 6, 6, 6}, {1, 1, 1, 1}},
-      {{.method = "gpipe", .layers = 8, .micro_batches = 6, .pipeline = 4}, {12, 12, 12, 12}, {1, 1, 1, 1}},
-      {{.method = "one_f_one_b", .layers = 8, .micro_batches = 2, .pipeline = 4}, {4, 4, 4, 2}, {1, 1, 1, 1}},
-      {{.method = "one_f_one_b", .layers = 8, .micro_batches = 4, .pipeline = 4}, {8, 6, 4, 2}, {1, 1, 1, 1}},
-      {{.method = "one_f_one_b", .layers = 8, .micro_batches = 20, .pipeline = 4}, {8, 6, 4, 2}, {1, 1, 1, 1}},
-      {{.method = "modular_pipeline", .layers = 8, .micro_batches = 4, .pipeline = 4}, {8, 8, 8, 8}, {1, 1, 1, 4}},
-      {{.method = "modular_pipeline", .layers = 8, .micro_batches = 8, .pipeline = 4}, {16, 16, 16, 16}, {1, 1, 1, 8}},
+      {{.method = "gpipe", .layers = 8, .micro_batches = 3, .pipeline = 4}, {6, 6, 6, 6}, {2, 2, 2, 1}},
+      {{.method = "gpipe", .layers = 8, .micro_batches = 6, .pipeline = 4}, {12, 12, 12, 12}, {2, 2, 2, 1}},
+      {{.method = "one_f_one_b", .layers = 8, .micro_batches = 2, .pipeline = 4}, {4, 4, 4, 2}, {2, 2, 2, 2}},
+      {{.method = "one_f_one_b", .layers = 8, .micro_batches = 4, .pipeline = 4}, {8, 6, 4, 2}, {2, 3, 3, 2}},
+      {{.method = "one_f_one_b", .layers = 8, .micro_batches = 20, .pipeline = 4}, {8, 6, 4, 2}, {2, 3, 3, 2}},
+      {{.method = "modular_pipeline", .layers = 8, .micro_batches = 4, .pipeline = 4}, {8, 8, 8, 8}, {2, 2, 2, 4}},
+      {{.method = "modular_pipeline", .layers = 8, .micro_batches = 8, .pipeline = 4}, {16, 16, 16, 16}, {2, 2, 2, 8}},
   };
   for (const Checkpoints& c : cases) {
     const Schedule schedule = schedule_of(c.plan);
@@ -50,8 +51,12 @@ TEST(MemoryTest, CheckpointSlotsFollowTheMethodsForms) {
 
 TEST(MemoryTest, GatheredBuffersAndShardsFollowTheZeroStage) {
   for (const std::int64_t resident : {1, 2, 3, 20}) {
-    const Schedule schedule = schedule_of({.method = "layered_accumulation", .layers = 8, .micro_batches = 4, .data = 3,
-                                           .zero_stage = 3, .resident_layers = resident});
+    const Schedule schedule = schedule_of({.method = "layered_accumulation",
+                                           .layers = 8,
+                                           .micro_batches = 4,
+                                           .data = 3,
+                                           .zero_stage = 3,
+                                           .resident_layers = resident});
     const Program& program = schedule.programs[0];
     // Buffers of layers, and one each of the embedding and the head.
     EXPECT_EQ(count_of(program, SlotKind::parameters), std::min<std::int64_t>(resident, 8) + 2);

@@ -93,25 +93,58 @@ std::vector<ScheduleCase> every_method() {
       {.method = "layered_accumulation", .layers = 3, .micro_batches = 4, .data = 1, .groups = 2},
       {.method = "layered_accumulation", .layers = 3, .micro_batches = 2, .data = 2, .recompute = selective},
       {.method = "layered_accumulation", .layers = 3, .micro_batches = 3, .data = 3, .zero_stage = 1},
-      {.method = "layered_accumulation", .layers = 3, .micro_batches = 2, .data = 2, .zero_stage = 2,
-       .recompute = full, .keep_full_gradient = true},
-      {.method = "layered_accumulation", .layers = 3, .micro_batches = 4, .data = 2, .groups = 2, .zero_stage = 3,
+      {.method = "layered_accumulation",
+       .layers = 3,
+       .micro_batches = 2,
+       .data = 2,
+       .zero_stage = 2,
+       .recompute = full,
+       .keep_full_gradient = true},
+      {.method = "layered_accumulation",
+       .layers = 3,
+       .micro_batches = 4,
+       .data = 2,
+       .groups = 2,
+       .zero_stage = 3,
        .resident_layers = 1},
       {.method = "gpipe", .layers = 3, .micro_batches = 4, .data = 1, .pipeline = 3},
-      {.method = "gpipe", .layers = 3, .micro_batches = 2, .data = 2, .pipeline = 2, .zero_stage = 3,
+      {.method = "gpipe",
+       .layers = 3,
+       .micro_batches = 2,
+       .data = 2,
+       .pipeline = 2,
+       .zero_stage = 3,
        .recompute = full},
       {.method = "one_f_one_b", .layers = 3, .micro_batches = 5, .data = 1, .pipeline = 2, .recompute = selective},
       {.method = "one_f_one_b", .layers = 3, .micro_batches = 3, .data = 2, .pipeline = 2, .zero_stage = 1},
-      {.method = "one_f_one_b", .layers = 4, .micro_batches = 3, .data = 2, .pipeline = 2, .zero_stage = 2,
+      {.method = "one_f_one_b",
+       .layers = 4,
+       .micro_batches = 3,
+       .data = 2,
+       .pipeline = 2,
+       .zero_stage = 2,
        .recompute = full},
-      {.method = "interleaved_one_f_one_b", .layers = 4, .micro_batches = 4, .data = 1, .pipeline = 2,
+      {.method = "interleaved_one_f_one_b",
+       .layers = 4,
+       .micro_batches = 4,
+       .data = 1,
+       .pipeline = 2,
        .recompute = full},
-      {.method = "interleaved_one_f_one_b", .layers = 4, .micro_batches = 4, .data = 2, .pipeline = 2,
-       .zero_stage = 3},
+      {.method = "interleaved_one_f_one_b", .layers = 4, .micro_batches = 4, .data = 2, .pipeline = 2, .zero_stage = 3},
       {.method = "modular_pipeline", .layers = 4, .micro_batches = 4, .data = 1, .pipeline = 4},
-      {.method = "modular_pipeline", .layers = 5, .micro_batches = 2, .data = 2, .pipeline = 2, .zero_stage = 2,
+      {.method = "modular_pipeline",
+       .layers = 5,
+       .micro_batches = 2,
+       .data = 2,
+       .pipeline = 2,
+       .zero_stage = 2,
        .recompute = selective},
-      {.method = "modular_pipeline", .layers = 5, .micro_batches = 3, .data = 2, .pipeline = 2, .zero_stage = 3,
+      {.method = "modular_pipeline",
+       .layers = 5,
+       .micro_batches = 3,
+       .data = 2,
+       .pipeline = 2,
+       .zero_stage = 3,
        .recompute = full},
   };
 }
@@ -184,8 +217,8 @@ TEST_P(SixteenBitRuns, StagesOfZeroDifferByTheOrderOfSummationAlone) {
 // Updates of 1e-6 of the weights: a weight in 16 bits would never move. Sixty of them add up as they do in fp32.
 TEST_P(SixteenBitRuns, MastersKeepUpdatesThatSixteenBitsWouldLose) {
   for (const int zero_stage : {0, 1, 3}) {
-    const ScheduleCase c{.method = "layered_accumulation", .layers = 2, .micro_batches = 2, .data = 2,
-                         .zero_stage = zero_stage};
+    const ScheduleCase c{
+        .method = "layered_accumulation", .layers = 2, .micro_batches = 2, .data = 2, .zero_stage = zero_stage};
     const auto moved = [&](const Precision& precision) {
       TrainRequest request = request_of(c, precision);
       request.optimizer.learning_rate = 1e-5;
@@ -216,9 +249,8 @@ TEST_P(SixteenBitRuns, MastersKeepUpdatesThatSixteenBitsWouldLose) {
 // the embedding and the head divide: 446 a rank. Activations of 5·6 = 30 elements.
 TEST_P(SixteenBitRuns, MemoryInLiteralNumbers) {
   const auto memory = [&](int zero_stage) {
-    TrainRequest request = request_of({.method = "data_parallel", .layers = 2, .micro_batches = 2, .data = 3,
-                                       .zero_stage = zero_stage},
-                                      precision());
+    TrainRequest request = request_of(
+        {.method = "data_parallel", .layers = 2, .micro_batches = 2, .data = 3, .zero_stage = zero_stage}, precision());
     request.optimizer.kind = OptimizerConfig::Kind::adamw;
     request.measured_steps = 1;
     return train(request, nullptr).rank_memory[1];
@@ -391,8 +423,9 @@ TEST(LossScale, ASkippedStepLeavesNoTrace) {
 }
 
 TEST(LossScale, DoublesAfterGoodSteps) {
-  TrainRequest request = request_of({.method = "one_f_one_b", .layers = 2, .micro_batches = 2, .data = 1, .pipeline = 2},
-                                    precision_of(RealType::fp16));
+  TrainRequest request =
+      request_of({.method = "one_f_one_b", .layers = 2, .micro_batches = 2, .data = 1, .pipeline = 2},
+                 precision_of(RealType::fp16));
   request.precision.loss_scale = 4096;
   request.precision.growth_interval = 2;
   request.measured_steps = 5;
@@ -420,7 +453,8 @@ TEST(LossScale, ARunWhoseMeasuredStepsWereAllSkippedHasFailed) {
   EXPECT_NO_THROW(train(request, nullptr));
 }
 
-// Gradients as small as those of a batch of some 10^5 times as many targets: below fp16's range, unless they are scaled.
+// Gradients as small as those of a batch of some 10^5 times as many targets: below fp16's range, unless they are
+// scaled.
 TEST(LossScale, KeepsSmallGradients) {
   const ScheduleCase c{.method = "data_parallel", .layers = 2, .micro_batches = 4, .data = 1};
   Precision small = precision_of(RealType::fp16);

@@ -7,14 +7,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <clocale>
 #include <cmath>
 #include <csignal>
+#include <cstdlib>
 #include <limits>
 #include <locale>
 
+#include "impl/base/files.h"
 #include "impl/harness/chrome_trace.h"
 #include "impl/harness/expectations.h"
-#include "impl/harness/files.h"
 #include "impl/harness/runner.h"
 #include "tests/unit/harness_fakes.h"
 
@@ -103,7 +105,7 @@ TEST(Result, HoldsWhatTheDesignSays) {
   EXPECT_EQ(metrics["step_time_s"]["direction"], "lower");
   EXPECT_EQ(metrics["step_time_s"]["per_rank_median"], Json::parse("[0.2, 0.2]"));
   EXPECT_EQ(metrics["tokens_per_s"]["direction"], "higher");
-  EXPECT_EQ(metrics["tokens_per_s"]["median"], 500);
+  EXPECT_EQ(metrics["tokens_per_s"]["median"], 320);  // 8 sequences of 8 tokens in 0.2 s; 100 targets are counted
   EXPECT_DOUBLE_EQ(metrics["exposed_communication_s"]["median"].get<double>(), 0.05);
   EXPECT_EQ(metrics["loss"], Json::parse("[5.0, 4.0, 3.0, 2.0]"));  // with the warm-up
   const Json& sent = metrics["traffic_bytes"]["per_rank"][0];
@@ -201,6 +203,47 @@ TEST(Result, NeverHoldsWhatIsNotANumber) {
   EXPECT_TRUE(metrics["gradient_norm"][2].is_null());
   EXPECT_TRUE(metrics["tokens_per_s"]["median"].is_null());
   EXPECT_THAT(metrics["tokens_per_s"]["reason"], HasSubstr("not finite"));
+}
+
+TEST(Result, AStepWithoutACountedTargetHasNoLoss) {
+  Json document = small_scenario();
+  document["expect"] = Json::parse(R"([{"metric": "loss", "of": "layered", "equal_to": "layered", "within": 1}])");
+  const Ran ran = run(document, backend_where("layered_accumulation", [](const TrainRequest& request) {
+                        TrainOutcome outcome = fakes::train(request, [](std::int64_t, const StepRecord&) {});
+                        outcome.steps[2].loss = std::nan("");
+                        outcome.steps[2].counted_targets = 0;
+                        return outcome;
+                      }));
+  const Json& metrics = ran.result["runs"][1]["metrics"];
+  EXPECT_EQ(metrics["loss"], Json::parse("[5.0, 4.0, null, 2.0]"));
+  EXPECT_EQ(metrics["loss_reason"], "null where no target is counted");
+  EXPECT_EQ(ran.code, kNotMet);
+  EXPECT_EQ(ran.result["expectations"][0]["met"], false);
+}
+
+// German numbers for the C library, made from the source that systems with localedef have. False where there is none.
+bool set_german_locale() {
+  const std::string folder = std::filesystem::absolute("locales").string();
+  std::filesystem::create_directories(folder);
+  const std::string made = fmt::format("localedef -i de_DE -f UTF-8 '{0}/de_DE.UTF-8' > '{0}/log' 2>&1", folder);
+  if (std::system(made.c_str()) != 0) {
+    return false;
+  }
+  setenv("LOCPATH", folder.c_str(), 1);
+  const bool set = std::setlocale(LC_ALL, "de_DE.UTF-8") != nullptr;
+  unsetenv("LOCPATH");
+  return set && std::string_view(std::localeconv()->decimal_point) == ",";
+}
+
+TEST(Result, DoesNotDependOnTheLocaleOfTheLibrary) {
+  if (!set_german_locale()) {
+    GTEST_SUCCEED() << "this system cannot make one; the next test has commas of its own";
+  }
+  const Ran ran = run(small_scenario(), fakes::backend());
+  std::setlocale(LC_ALL, "C");
+  EXPECT_DOUBLE_EQ(ran.result["runs"][0]["metrics"]["exposed_communication_s"]["median"].get<double>(), 0.05);
+  EXPECT_EQ(ran.result["scenario"]["optimizer"]["learning_rate"], 0.1);
+  EXPECT_THAT(ran.table, HasSubstr("200.0..200.0"));
 }
 
 // Commas for decimals in C++ streams, as a locale would put them: numbers in files stay JSON.

@@ -80,7 +80,11 @@ INSTANTIATE_TEST_SUITE_P(
         BadText{"missing", R"("heads":2,)", "", "model.heads is missing"},
         BadText{"missing_object", R"("steps":{"warmup":1,"measured":3},)", "", "steps is missing"},
         BadText{"wrong_version", R"("schema_version":1)", R"("schema_version":2)", "schema_version is 2"},
-        BadText{"unknown_executor", R"("executor":"train")", R"("executor":"simulate")", R"(executor is "simulate")"},
+        BadText{"unknown_executor", R"("executor":"train")", R"("executor":"replay")", R"(executor is "replay")"},
+        BadText{"cluster_without_simulation", R"("runs")", R"("cluster":"c.json","runs")",
+                R"(cluster is only for executor simulate or search; here it is "train")"},
+        BadText{"simulation_without_cluster", R"("executor":"train")", R"("executor":"simulate")",
+                "cluster is missing"},
         BadText{"unknown_optimizer", R"("name":"sgd")", R"("name":"adam")", R"(optimizer.name is "adam")"},
         BadText{"key_of_another_optimizer", R"("learning_rate":0.1)", R"("learning_rate":0.1,"beta1":0.9)",
                 "optimizer.beta1 is only for name adamw"},
@@ -120,7 +124,8 @@ INSTANTIATE_TEST_SUITE_P(
                 "transport.link holds none"},
         BadText{"zero_bandwidth", R"("runs")", R"("transport":{"link":{"bandwidth_bits_per_s":0}},"runs")",
                 "transport.link.bandwidth_bits_per_s is 0; it must be a number above 0"},
-        BadText{"unknown_transport", R"("runs")", R"("transport":{"kind":"smoke"},"runs")", R"(transport.kind is "smoke")"},
+        BadText{"unknown_transport", R"("runs")", R"("transport":{"kind":"smoke"},"runs")",
+                R"(transport.kind is "smoke")"},
         BadText{"emulated_link_between_processes", R"("runs")",
                 R"("transport":{"kind":"mpi","link":{"preset":"ethernet-1g"}},"runs")",
                 "transport.link is for transport.kind threads"},
@@ -189,7 +194,8 @@ TEST(BadFile, EveryNumberHasATypeAndARange) {
   document["precision"] = {{"compute", "fp16"}};
   int tried = 0;
   for (const Key& key : scenario_keys()) {
-    const bool elsewhere = key.path.starts_with("expect") || key.path.ends_with("all_reduce_share_of_compute");
+    const bool elsewhere = key.path.starts_with("expect") || key.path.starts_with("search") ||
+                           key.path.ends_with("all_reduce_share_of_compute");
     if ((key.type != KeyType::integer && key.type != KeyType::number) || elsewhere) {
       continue;
     }

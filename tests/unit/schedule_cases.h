@@ -32,7 +32,8 @@ inline std::string to_string(const ScheduleCase& c) {
 
 inline Plan plan_of(const ScheduleCase& c,
                     const ModelShape& shape = {.layers = 0, .hidden = 4, .heads = 1, .sequence = 2, .vocabulary = 3}) {
-  PlanRequest request{.method = std::string(c.method), .parallel = {.data = c.data, .pipeline = c.pipeline, .tensor = 1}};
+  PlanRequest request{.method = std::string(c.method),
+                      .parallel = {.data = c.data, .pipeline = c.pipeline, .tensor = 1}};
   request.zero_stage = c.zero_stage;
   request.recompute = c.recompute;
   request.keep_full_gradient = c.keep_full_gradient;

@@ -72,17 +72,17 @@ TEST(Measurement, TakesTheSlowestRankOfEachStep) {
   records[1].rank_time_s = {0.25, 1.0};
   records[1].rank_exposed_s = {0.0, 0.75};
   records[1].counted_targets = 50;
-  const Measurement measurement = measure(records);
+  const Measurement measurement = measure(records, 100);
   EXPECT_EQ(measurement.step_time_s, (std::vector{0.5, 1.0}));
   EXPECT_EQ(measurement.exposed_communication_s, (std::vector{0.125, 0.75}));
-  EXPECT_EQ(measurement.tokens_per_s, (std::vector{200.0, 50.0}));  // counted targets, not positions
+  EXPECT_EQ(measurement.tokens_per_s, (std::vector{200.0, 100.0}));  // all tokens, counted as targets or not
   EXPECT_EQ(measurement.rank_step_time_s, (std::vector{0.375, 0.625}));
   EXPECT_EQ(measurement.rank_busy_s, (std::vector{0.3125, 0.25}));
 }
 
 // Waiting for a late rank is not communication.
 TEST(Measurement, ExposedIsWhatEvenTheBusiestRankWaited) {
-  const Measurement measurement = measure(steps({1.0, 0.875}, {0.75, 0.125}, 1));
+  const Measurement measurement = measure(steps({1.0, 0.875}, {0.75, 0.125}, 1), 100);
   EXPECT_EQ(measurement.exposed_communication_s, std::vector{0.25});
 }
 

@@ -2,9 +2,11 @@
 #include "impl/model/weights.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
+#include <sys/resource.h>
 
 #include <cmath>
+#include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -127,11 +129,26 @@ TEST_F(SafetensorsTest, WhatCannotBeWrittenIsAnErrorAndLeavesNothing) {
   std::filesystem::create_directories(taken / "inside");
   EXPECT_THROW(write_safetensors(taken, {{.name = "a", .shape = {1}, .values = {1}}}, 8), Error);
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);
-  if (std::filesystem::exists("/dev/full")) {
-    std::filesystem::create_symlink("/dev/full", folder_ / ("full." + std::to_string(::getpid()) + ".tmp"));
-    EXPECT_THROW(write_safetensors(folder_ / "full", {{.name = "a", .shape = {1}, .values = {1}}}, 8), Error);
-    EXPECT_FALSE(std::filesystem::exists(folder_ / "full"));
+}
+
+void write_beyond_the_limit(const std::string& path) {
+  std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit limit{1000, 1000};  // writes beyond fail as on a full disk
+  setrlimit(RLIMIT_FSIZE, &limit);
+  try {
+    write_safetensors(path, {{.name = "a", .shape = {5000}, .values = std::vector<double>(5000, 1)}}, 8);
+  } catch (const Error&) {
+    std::_Exit(3);
   }
+  std::_Exit(0);
+}
+
+TEST_F(SafetensorsTest, AFullDiskLeavesWhatWasThere) {
+  const std::string path = folder_ / "w.safetensors";
+  write_safetensors(path, {{.name = "a", .shape = {1}, .values = {7}}}, 8);
+  EXPECT_EXIT(write_beyond_the_limit(path), testing::ExitedWithCode(3), "");
+  EXPECT_EQ(read_safetensors(path)["a"].values, std::vector{7.0});
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);  // no temporary file left
 }
 
 TEST_F(SafetensorsTest, HalfPrecisionIsRead) {

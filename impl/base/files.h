@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -13,5 +14,10 @@ enum class Existing : std::uint8_t { refuse, replace };
 // killed process leaves what was there before. With Existing::refuse two processes cannot both succeed. Throws
 // UsageError when the file exists and may not be replaced, Error with the system's reason when it cannot be written.
 void write_whole_file(const std::string& path, std::string_view content, Existing existing);
+
+// The same for content that comes piece by piece: `produce` hands each piece to the function that it is given.
+using WritePiece = std::function<void(std::string_view)>;
+void write_whole_file(const std::string& path, const std::function<void(const WritePiece&)>& produce,
+                      Existing existing);
 
 }  // namespace lamina

@@ -1,4 +1,4 @@
-#include "impl/harness/files.h"
+#include "impl/base/files.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -44,6 +44,9 @@ class TemporaryFile {
       }
       content.remove_prefix(static_cast<std::size_t>(written));
     }
+  }
+
+  void reach_the_disk() {
     if (fsync(descriptor_) != 0) {
       fail("be written to the disk");
     }
@@ -99,8 +102,15 @@ class TemporaryFile {
 }  // namespace
 
 void write_whole_file(const std::string& path, std::string_view content, Existing existing) {
+  write_whole_file(
+      path, [&](const WritePiece& write) { write(content); }, existing);
+}
+
+void write_whole_file(const std::string& path, const std::function<void(const WritePiece&)>& produce,
+                      Existing existing) {
   TemporaryFile file(path);
-  file.write(content);
+  produce([&](std::string_view piece) { file.write(piece); });
+  file.reach_the_disk();
   file.name(path, existing);
 }
 
