@@ -54,12 +54,12 @@ class Place:
     def __enter__(self):
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, failure, *_):
         left = self.left()
         for process in left:
             os.kill(process, signal.SIGKILL)
         shutil.rmtree(self.folder)
-        check(not left, f"processes left: {left}")
+        check(failure or not left, f"processes left: {left}")  # a failure within is the first cause
 
     def left(self):
         found = subprocess.run(["pgrep", "-f", str(self.program)], capture_output=True, text=True, check=False)
@@ -97,7 +97,11 @@ class Place:
         try:
             output, errors = process.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired:
-            process.kill()
+            process.terminate()
+            try:
+                process.communicate(timeout=AROUND_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
             raise Failure(f"the job hung for {limit_s} s") from None
         seconds = time.monotonic() - begin
         file = out / "result.json"
