@@ -14,6 +14,7 @@
 namespace lamina {
 namespace {
 
+constexpr double kOverflowsOnce = 0x1p18;  // a loss scale: half of it fits into fp16
 constexpr ModelShape kShape{.layers = 0, .hidden = 6, .heads = 1, .sequence = 3, .vocabulary = 97};
 using Tensors = std::map<std::string, NamedTensor>;
 
@@ -57,7 +58,7 @@ void check_equal(const TrainOutcome& ours, const TrainOutcome& theirs, double to
   LAMINA_CHECK(ours.steps.size() == theirs.steps.size() && ours.steps.size() == 3, "{} and {} steps", ours.steps.size(),
                theirs.steps.size());
   for (std::size_t step = 0; step < ours.steps.size(); ++step) {
-    const auto near = [&](double a, double b) { return std::abs(a - b) <= tolerance * std::abs(b); };
+    const auto near = [&](double a, double b) { return a == b || std::abs(a - b) <= tolerance * std::abs(b); };
     LAMINA_CHECK(near(ours.steps[step].loss, theirs.steps[step].loss), "{}: step {}: loss {} and {}", what, step,
                  ours.steps[step].loss, theirs.steps[step].loss);
     LAMINA_CHECK(near(ours.steps[step].gradient_norm, theirs.steps[step].gradient_norm), "{}: step {}: norm {} and {}",
@@ -126,6 +127,60 @@ void check_case(const ScheduleCase& c, Transport& transport) {
   } catch (const std::exception& error) {
     throw Error(fmt::format("{}: {}", to_string(c), error.what()));
   }
+}
+
+// Weights and messages of 16 bits, with gradients on the wire in fp32 or in 16 bits: the same bits as over threads, and
+// where the loss scale is too large, the same steps skipped by all ranks.
+void check_sixteen_bits(ScheduleCase c, const Precision& precision, bool first_step_overflows, Transport& transport) {
+  c.update_after_norm = precision.scales_loss();
+  const auto request = [&](const std::string& dump) {
+    TrainRequest made = with_dump(request_of(c), dump);
+    made.precision = precision;
+    return made;
+  };
+  const std::int64_t ranks = request("").schedule.plan.parallel.ranks();
+  if (ranks > transport.size() || transport.rank() >= ranks) {
+    return;
+  }
+  const TrainOutcome ours = train_on(request("processes"), transport, {});
+  if (transport.rank() != 0) {
+    return;
+  }
+  const std::string what =
+      fmt::format("{} in {}, reduced in {}", to_string(c), name_of(precision.compute), name_of(precision.reduce));
+  const TrainOutcome threads = train(request("threads"), {});
+  check_equal(ours, threads, 0, what);
+  check_ledgers(ours, threads);
+  for (std::size_t step = 0; step < ours.steps.size(); ++step) {
+    LAMINA_CHECK(ours.steps[step].skipped == (first_step_overflows && step == 0) &&
+                     ours.steps[step].loss_scale == threads.steps[step].loss_scale,
+                 "{}: step {}: skipped {}, loss scale {}, over threads {}", what, step, ours.steps[step].skipped,
+                 ours.steps[step].loss_scale, threads.steps[step].loss_scale);
+  }
+  for (const char* kind : {".gradients", ".weights"}) {
+    check_close(read_safetensors(std::string("processes") + kind), read_safetensors(std::string("threads") + kind), 0,
+                what + kind);
+  }
+}
+
+void check_sixteen_bits(Transport& transport) {
+  const ScheduleCase layered{
+      .method = "layered_accumulation", .layers = 3, .micro_batches = 4, .data = 3, .zero_stage = 3};
+  const ScheduleCase modular{
+      .method = "modular_pipeline", .layers = 5, .micro_batches = 4, .data = 2, .pipeline = 2, .zero_stage = 3};
+  const ScheduleCase one_f_one_b{
+      .method = "one_f_one_b", .layers = 5, .micro_batches = 4, .pipeline = 3, .recompute = Recompute::full};
+  Precision bf16 = precision_of(RealType::bf16);
+  check_sixteen_bits(layered, bf16, false, transport);
+  check_sixteen_bits(one_f_one_b, bf16, false, transport);
+  bf16.reduce = RealType::bf16;
+  check_sixteen_bits(modular, bf16, false, transport);
+  Precision fp16 = precision_of(RealType::fp16);
+  check_sixteen_bits(layered, fp16, false, transport);
+  fp16.reduce = RealType::fp16;
+  check_sixteen_bits(modular, fp16, false, transport);
+  fp16.loss_scale = kOverflowsOnce;
+  check_sixteen_bits(modular, fp16, true, transport);
 }
 
 // What a step sends, in elements of 8 bytes: layers of 510 (half of each twice), embedding 600, head 594.
@@ -236,6 +291,7 @@ int run(int ranks, bool rendezvous) {
     for (const ScheduleCase& c : cases()) {
       check_case(c, *transport);
     }
+    check_sixteen_bits(*transport);
     check_traffic(*transport);
   } catch (const std::exception& error) {
     transport->abort(error.what());

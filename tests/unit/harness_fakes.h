@@ -16,8 +16,9 @@
 
 namespace lamina::fakes {
 
-inline const Method kDepthFirst{"data_parallel", "depth-first", nullptr, nullptr, nullptr};
-inline const Method kLayered{"layered_accumulation", "layered", nullptr, nullptr, nullptr};
+inline std::int64_t only_rank(const Plan&, std::int64_t) { return 0; }
+inline const Method kDepthFirst{"data_parallel", "depth-first", nullptr, only_rank, nullptr};
+inline const Method kLayered{"layered_accumulation", "layered", nullptr, only_rank, nullptr};
 inline constexpr std::array<const Method*, 2> kMethods{&kDepthFirst, &kLayered};
 
 // A step of `time_s` on every rank, of which `exposed_s` exposed.
