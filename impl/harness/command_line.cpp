@@ -112,7 +112,10 @@ int command_check(const Options& options, const Backend& backend, std::FILE* out
   } else if (options.support) {
     print(output, support_table(backend));
   } else {
-    print(output, describe_experiment(prepare(read(options), backend)).dump(2) + "\n");
+    const Scenario scenario = read(options);
+    const Json described = scenario.executor == Executor::search ? describe_search(scenario)
+                                                                 : describe_experiment(prepare(scenario, backend));
+    print(output, described.dump(2) + "\n");
   }
   return kFine;
 }

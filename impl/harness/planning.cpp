@@ -107,18 +107,37 @@ analysis::SearchOptions search_options_of(const Setting& setting) {
   return options;
 }
 
-ExitCode plan_command(const Scenario& scenario, const PlanOptions& options, std::FILE* output, std::FILE* errors) {
+namespace {
+
+// The one search that a scenario asks for.
+analysis::SearchOptions search_of(const Scenario& scenario) {
   if (scenario.executor != Executor::search) {
     throw UsageError(fmt::format("{}: executor is not search: lamina run runs it", scenario.file));
   }
   if (scenario.settings.size() != 1) {
     throw UsageError(fmt::format("{}: sweep is not for plan searches; --set varies one", scenario.file));
   }
+  return search_options_of(scenario.settings.front());
+}
+
+}  // namespace
+
+Json describe_search(const Scenario& scenario) {
+  const analysis::SearchOptions options = search_of(scenario);
+  return {{"scenario", scenario.document},
+          {"search",
+           {{"critical_batch_sequences", options.setting.critical_batch()},
+            {"most_gpus", options.limits.devices},
+            {"node_size", options.limits.node_size},
+            {"memory_bytes", options.limits.memory_bytes}}}};
+}
+
+ExitCode plan_command(const Scenario& scenario, const PlanOptions& options, std::FILE* output, std::FILE* errors) {
+  analysis::SearchOptions wanted = search_of(scenario);
   const std::filesystem::path file = std::filesystem::path(options.out) / "plan.json";
   if (!options.out.empty()) {
     refuse_existing(file, options.force);
   }
-  analysis::SearchOptions wanted = search_options_of(scenario.settings.front());
   std::optional<analysis::TargetSystem> system;
   if (!options.emit.empty()) {
     system = analysis::target_system_named(options.emit);

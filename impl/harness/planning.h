@@ -13,6 +13,9 @@ namespace lamina {
 // What a scenario with the executor `search` asks for. Throws UsageError.
 analysis::SearchOptions search_options_of(const Setting& setting);
 
+// What such a scenario resolves to, and within which limits is searched (`lamina check`). Throws UsageError.
+Json describe_search(const Scenario& scenario);
+
 struct PlanOptions {
   std::string emit;  // "megatron", "deepspeed"; empty: the table
   std::string out;   // folder of plan.json; empty: not written
