@@ -924,13 +924,14 @@ struct FigureEntry {
   Figure (*make)(const PaperOptions&);
 };
 
-constexpr std::array<FigureEntry, 7> figure_table{{{"timeline", timeline_figure},
+constexpr std::array<FigureEntry, 8> figure_table{{{"timeline", timeline_figure},
                                                    {"headline", headline_figure},
                                                    {"frontier", frontier_figure},
                                                    {"model-size", model_size_figure},
                                                    {"network", network_figure},
                                                    {"memory", memory_figure},
-                                                   {"batch-law", batch_law_figure}}};
+                                                   {"batch-law", batch_law_figure},
+                                                   {"published", published_figure}}};
 
 std::string csv_cell(const ordered_json& value) {
   if (value.is_null()) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "impl/analysis/cluster_file.h"
+#include "impl/analysis/published.h"
 #include "impl/analysis/search.h"
 
 namespace lamina::analysis {
@@ -22,6 +23,10 @@ struct PaperOptions {
   RateKind rates = RateKind::nominal;
   std::string precision = "fp16";
   std::int64_t max_gpus = 100'000;
+  // What figure `published` compares with, and where. It always takes the rates that are reached.
+  std::vector<PublishedRow> published;
+  std::vector<Cluster> published_clusters;
+  std::string published_file;  // as it is named in the figure
 };
 
 struct Figure {
@@ -44,6 +49,8 @@ Figure memory_figure(const PaperOptions& options);
 Figure batch_law_figure(const PaperOptions& options);
 // Depth-first against layered, without and with partition; GPipe against modular: when each operation runs.
 Figure timeline_figure(const PaperOptions& options);
+// Step times that others measured against what the forms predict for them; rows that cannot be predicted say why.
+Figure published_figure(const PaperOptions& options);
 
 // The names in the order in which they are made; paper_figure throws UsageError for another.
 const std::vector<std::string>& paper_figure_names();

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "impl/analysis/cluster_file.h"
+#include "impl/analysis/ends.h"
 #include "impl/analysis/forms.h"
 #include "impl/base/error.h"
 #include "impl/harness/context.h"
@@ -194,11 +195,10 @@ class Calibrator {
     const double flops =
         analysis::hardware_step_flops(setting_.model, micro, recompute) / static_cast<double>(setting_.model.layers);
     result.layer_share_of_peak = std::min(1.0, flops / layer_s / result.peak_flops_per_s);
-    // As in simulated_run.h: three passes over the parameters, two more for each moment.
-    const double passes = 3 + 2 * moments_of(setting_.optimizer.kind);
     const double bytes = static_cast<double>(unit_parameters(setting_.model, layer_unit(0))) *
-                         static_cast<double>(bytes_of(setting_.precision.wide()));
-    result.memory_bytes_per_s = passes * bytes / median_of(result, "layer", "update");
+                         analysis::update_bytes_per_parameter(static_cast<double>(moments_of(setting_.optimizer.kind)),
+                                                              static_cast<double>(bytes_of(setting_.precision.wide())));
+    result.memory_bytes_per_s = bytes / median_of(result, "layer", "update");
     result.memory_bytes = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE)) /
                           static_cast<double>(ranks_);
   }

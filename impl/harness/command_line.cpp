@@ -273,6 +273,8 @@ int dispatch(const std::vector<std::string>& arguments, const Backend& backend, 
   paper->add_option("--figure", figures.figure, "Only this one");
   paper->add_option("--out", figures.out, "Folder of the figures")->required();
   paper->add_option("--clusters", figures.clusters, "Folder of the cluster files (default: the project's)");
+  paper->add_option("--measurements", figures.measurements,
+                    "Step times measured elsewhere, for figure published (default: the project's)");
   paper->add_option("--family", figures.family, "x of the model X_x (default: 160, a trillion parameters)");
   paper->add_option("--batch-law", figures.batch_law, "gpt3 or kaplan")->check(CLI::IsMember({"gpt3", "kaplan"}));
   paper->add_option("--step-rule", figures.step_rule, "same_tokens or same_loss")

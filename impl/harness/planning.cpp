@@ -196,6 +196,10 @@ ExitCode paper_figures_command(const PaperCommandOptions& options, std::FILE* ou
   if (!std::filesystem::is_directory(clusters)) {
     throw UsageError(fmt::format("{}: there is no such folder; --clusters names that of the cluster files", clusters));
   }
+  const bool compares = options.figure.empty() || options.figure == "published";
+  if (!options.measurements.empty() && !compares) {
+    throw UsageError(fmt::format("--measurements is for figure published; this one is {}", options.figure));
+  }
   analysis::family_model(options.family);  // throws before anything is made
   analysis::PaperOptions paper;
   paper.clusters = analysis::read_paper_clusters(clusters);
@@ -204,6 +208,13 @@ ExitCode paper_figures_command(const PaperCommandOptions& options, std::FILE* ou
   paper.step_rule = analysis::step_rule_named(options.step_rule);
   paper.rates = rate_kind(options.rates);
   paper.max_gpus = options.max_gpus;
+  if (compares) {
+    constexpr const char* kShipped = "scenarios/published/measurements.json";
+    paper.published = analysis::read_published(
+        options.measurements.empty() ? std::string(build::kSource) + "/" + kShipped : options.measurements);
+    paper.published_clusters = analysis::read_published_clusters(clusters);
+    paper.published_file = options.measurements.empty() ? kShipped : options.measurements;
+  }
   const std::string text = analysis::paper_command(options.figure, options.out, paper, [&](std::string_view name) {
     print(errors, fmt::format("figure {}\n", name));
   });

@@ -27,9 +27,10 @@ struct PlanOptions {
 ExitCode plan_command(const Scenario& scenario, const PlanOptions& options, std::FILE* output, std::FILE* errors);
 
 struct PaperCommandOptions {
-  std::string figure;    // empty: all
-  std::string out;       // folder
-  std::string clusters;  // folder of the paper's clusters; empty: the project's own
+  std::string figure;        // empty: all
+  std::string out;           // folder
+  std::string clusters;      // folder of the paper's clusters; empty: the project's own
+  std::string measurements;  // published step times for figure `published`; empty: the project's own
   std::string batch_law = "gpt3";
   std::string step_rule = "same_tokens";
   std::string rates = "nominal";

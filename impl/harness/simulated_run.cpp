@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "impl/analysis/cost.h"
+#include "impl/analysis/ends.h"
 #include "impl/base/error.h"
 #include "impl/harness/step_plan.h"
 
@@ -32,12 +33,12 @@ class Costs {
                                      rates, {});
     const auto wide = [](std::int64_t value) { return static_cast<double>(value); };
     activations_ = wide(plan.micro_batch_size) * wide(plan.model.sequence) * wide(plan.model.hidden);
-    head_s_ = 6 * activations_ * wide(plan.model.vocabulary) / rates.flops_per_s;
+    head_s_ = analysis::head_time(plan.model, wide(plan.micro_batch_size), 1, rates);
     constexpr double kActivationPasses = 3;
     embedding_s_ = kActivationPasses * activations_ * width_ / cluster.device.memory_bytes_per_s.value;
-    constexpr std::int64_t kParameterPasses = 3, kMomentPasses = 2;  // read both and write one; read and write
-    update_s_per_parameter_ = wide(kParameterPasses + kMomentPasses * moments_of(optimizer)) *
-                              static_cast<double>(bytes_of(precision.wide())) / cluster.device.memory_bytes_per_s.value;
+    update_s_per_parameter_ =
+        analysis::update_bytes_per_parameter(wide(moments_of(optimizer)), wide(bytes_of(precision.wide()))) /
+        cluster.device.memory_bytes_per_s.value;
   }
 
   double operator()(std::int64_t pipeline_rank, const Op& op) const {
