@@ -52,6 +52,10 @@ def seconds(value, _=None):
     return f"{value:,.0f} s" if value >= 10 else f"{value:.3g} s"
 
 
+def step_words(value):
+    return f"{value:.1f} s" if value >= 10 else f"{value:.2f} s"
+
+
 def days(value):
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
 
@@ -344,8 +348,68 @@ def timeline(data):
     return figure
 
 
+def published(data):
+    rows = data["rows"]
+    kinds = [("layers_s", "Layers", style.BLUE), ("bubble_s", "Pipeline bubble", style.SKY),
+             ("boundary_s", "Boundary transfers", style.PURPLE),
+             ("exposed_data_s", "Exposed gathers and reductions", style.ORANGE),
+             ("head_s", "Head", style.GREEN), ("vocabulary_s", "Embedding's reduction", style.YELLOW),
+             ("update_s", "Update", style.VERMILION)]
+    tall = 0.27 * len(rows) + 0.1
+    left = 0.25 + max(style.text_width(row["id"], 8) for row in rows)
+    headings = [("Predicted over measured step time", "Dots: at the efficiencies reached; circles: at the links' "
+                 "nominal rates; grey: 10 % to either side"),
+                ("What the predicted step is made of", "Share of the predicted step; colours as above")]
+    figure, (ratios, parts) = framed(data, [(tall, left), (tall, left)],
+                                     [Patch(color=colour, label=label) for _, label, colour in kinds], headings)
+    known = [row[key] for row in rows for key in ("ratio", "ratio_at_nominal_links") if row[key] is not None]
+    low, high = min([0.8, *known]) / 1.12, max([1.25, *known]) * 1.12
+    ratios.axvspan(1 / 1.1, 1.1, color=style.FAINT, alpha=0.5, linewidth=0)
+    ratios.axvline(1, color=style.INK, linewidth=0.8)
+    for place, row in enumerate(rows):
+        if row["predicted_step_s"] is None:
+            words = style.wrap(f"not predicted: {row['reason']}", style.WIDTH - left - 0.4, 7.5, lines=1)
+            for panel in (ratios, parts):
+                panel.text(0.01, place, words, transform=panel.get_yaxis_transform(), va="center", size=7.5,
+                           color=style.UNKNOWN, style="italic")
+            continue
+        start = 0
+        for key, _, colour in kinds:
+            width = row[key] / row["predicted_step_s"]
+            parts.barh(place, width, left=start, height=0.7, color=colour)
+            start += width
+        parts.text(1.01, place, step_words(row["predicted_step_s"]), va="center", size=7.5, color=style.MUTED)
+        if row["ratio"] is None:
+            ratios.text(0.01, place, row["reason"], transform=ratios.get_yaxis_transform(), va="center", size=7.5,
+                        color=style.UNKNOWN, style="italic")
+            continue
+        ratios.plot([1, row["ratio"]], [place, place], color=style.BLUE, linewidth=1.2, zorder=2)
+        ratios.plot([row["ratio_at_nominal_links"]], [place], "o", markersize=5, markerfacecolor="none",
+                    markeredgecolor=style.ORANGE, zorder=3)
+        ratios.plot([row["ratio"]], [place], "o", markersize=5, color=style.BLUE, zorder=4)
+        ratios.text(1.01, place, " / ".join(step_words(row[f"{kind}_step_s"]) for kind in ("predicted", "measured")),
+                    transform=ratios.get_yaxis_transform(), va="center", ha="left", size=7.5, color=style.MUTED)
+    ratios.set_xscale("log")
+    ratios.set_xlim(low, high)
+    ticks = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 5, 10)
+    ratios.xaxis.set_major_locator(FixedLocator([tick for tick in ticks if low <= tick <= high]))
+    ratios.xaxis.set_minor_locator(NullLocator())
+    ratios.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    parts.set_xlim(0, 1)
+    parts.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.0f} %"))
+    for panel in (ratios, parts):
+        panel.set_ylim(len(rows) - 0.5, -0.5)
+        panel.set_yticks(range(len(rows)))
+        panel.set_yticklabels([row["id"] for row in rows], size=8)
+        panel.spines["left"].set_visible(False)
+        # Room for the times at the right.
+        box = panel.get_position()
+        panel.set_position([box.x0, box.y0, box.width - 1.0 / style.WIDTH, box.height])
+    return figure
+
+
 FIGURES = {"timeline": timeline, "headline": headline, "frontier": frontier, "model-size": model_size,
-           "network": network, "memory": memory, "batch-law": batch_law}
+           "network": network, "memory": memory, "batch-law": batch_law, "published": published}
 
 
 def main(arguments=None):

@@ -3,5 +3,6 @@ lamina_test(forms_timeline_test SOURCES forms_timeline_test.cpp LINKS lamina_ana
 lamina_test(batch_law_test SOURCES batch_law_test.cpp LINKS lamina_analysis)
 lamina_test(cluster_test SOURCES cluster_test.cpp LINKS lamina_analysis)
 lamina_test(search_test SOURCES search_test.cpp LINKS lamina_analysis)
+lamina_test(published_test SOURCES published_test.cpp LINKS lamina_analysis)
 lamina_test(paper_test SOURCES paper_test.cpp LINKS lamina_analysis)
 lamina_test(paper_model_size_test SOURCES paper_model_size_test.cpp LINKS lamina_analysis LABELS slow)

@@ -150,6 +150,25 @@ TEST(Paper, WritesAFigureAsDataAndPictures) {
   expect_complaint({"paper", "--figure", "memory", "--out", out}, "memory.json exists; --force replaces it");
 }
 
+TEST(Paper, ComparesWithMeasurementsOfOnesOwn) {
+  const std::string out = fakes::folder() + "/published";
+  const std::string file = fakes::folder() + "/mine.json";
+  fakes::write_file(file, R"({"rows": [{"id": "mine", "gpu": "A100", "iteration_s": 2.5}]})");
+  const Ended ended =
+      lamina_command({"paper", "--figure", "published", "--measurements", file, "--out", out, "--no-pictures"});
+  EXPECT_EQ(ended.code, 0) << ended.errors;
+  EXPECT_THAT(ended.output, HasSubstr("Not compared: mine ('layers' is not stated)"));
+  EXPECT_EQ(Json::parse(fakes::read_file(out + "/published.json"))["measurements"], file);
+  fakes::write_file(file, R"({"rows": [{"id": "mine", "hidden": "4096"}]})");
+  expect_complaint({"paper", "--figure", "published", "--measurements", file, "--out", "f"},
+                   "mine.json.rows[0].hidden: is \"4096\"; it must be a whole number");
+  expect_complaint({"paper", "--figure", "published", "--measurements", "nowhere.json", "--out", "f"},
+                   "nowhere.json: cannot be opened");
+  expect_complaint({"paper", "--figure", "memory", "--measurements", file, "--out", "f"},
+                   "--measurements is for figure published");
+  EXPECT_FALSE(std::filesystem::exists("f"));
+}
+
 TEST(Paper, BadInputIsOneLineAndTwo) {
   expect_complaint({"paper"}, "--out");
   expect_complaint({"paper", "--out", "f", "--figure", "frontiers"}, "did you mean frontier?");

@@ -23,6 +23,18 @@ def frontier_data():
             "links": {"infiniband": [missing, entry, dict(entry, gpus_at_most=5000)], "ethernet": [entry]}}
 
 
+def published_data():
+    parts = {"layers_s": 6.0, "bubble_s": 1.0, "boundary_s": 0.5, "exposed_data_s": 1.5, "head_s": 0.7,
+             "vocabulary_s": 0.1, "update_s": 0.2}
+    row = parts | {"id": "one", "predicted_step_s": 10.0, "measured_step_s": 8.0, "ratio": 1.25,
+                   "ratio_at_nominal_links": 1.1, "reason": None}
+    missing = {key: None for key in row} | {"id": "two", "measured_step_s": 3.0, "reason": "'hidden' is not stated"}
+    unmeasured = row | {"id": "three", "measured_step_s": None, "ratio": None, "ratio_at_nominal_links": None,
+                        "reason": "no measured step time"}
+    return {"title": "A title", "conclusion": "A conclusion.", "assumptions": ["One."],
+            "rows": [row, missing, unmeasured]}
+
+
 class Drawing(unittest.TestCase):
     def setUp(self):
         style.apply()
@@ -46,6 +58,26 @@ class Drawing(unittest.TestCase):
         axes = paper.memory(data).axes[0]
         self.assertEqual(max(bar.get_x() + bar.get_width() for bar in axes.patches), 120)
         self.assertIn("… 300 GB", [text.get_text() for text in axes.texts])
+
+
+    def test_published_rows_all_stand_there(self):
+        ratios, parts = paper.published(published_data()).axes
+        for panel in (ratios, parts):
+            self.assertEqual([label.get_text() for label in panel.get_yticklabels()], ["one", "two", "three"])
+        words = [text.get_text() for text in ratios.texts]
+        self.assertIn("10.0 s / 8.00 s", words)
+        self.assertIn("not predicted: 'hidden' is not stated", words)
+        self.assertIn("no measured step time", words)
+        dots = [tuple(line.get_xdata()) for line in ratios.lines if line.get_marker() == "o"]
+        self.assertEqual(sorted(dots), [(1.1,), (1.25,)])
+        widths = [bar.get_width() for bar in parts.patches if round(bar.get_y() + bar.get_height() / 2) == 0]
+        self.assertAlmostEqual(sum(widths), 1)
+        self.assertAlmostEqual(widths[0], 0.6)
+
+    def test_published_without_any_ratio(self):
+        data = published_data()
+        data["rows"] = data["rows"][1:]
+        self.assertEqual(len(paper.published(data).axes), 2)
 
 
 class Command(unittest.TestCase):

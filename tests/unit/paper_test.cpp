@@ -18,6 +18,9 @@ PaperOptions paper_options(std::int64_t family = 160) {
   PaperOptions options;
   options.clusters = read_paper_clusters(clusters);
   options.family = family;
+  options.published = read_published(clusters / ".." / "published" / "measurements.json");
+  options.published_clusters = read_published_clusters(clusters);
+  options.published_file = "measurements.json";
   return options;
 }
 
