@@ -231,6 +231,8 @@ int dispatch(const std::vector<std::string>& arguments, const Backend& backend, 
   add_scenario(*plan, options, true);
   plan->add_option("--emit", options.plan.emit, "Print the fastest plan for another system: megatron or deepspeed");
   plan->add_option("--out", options.plan.out, "Folder for plan.json");
+  plan->add_option("--confirm", options.plan.confirm, "Simulate so many of each list's best plans (default: 3)")
+      ->check(CLI::Range(0, 1000));
   plan->add_flag("--force", options.plan.force, "Replace files that exist");
 
   CLI::App* paper = app.add_subcommand("paper", "Make the paper's figures: JSON, CSV, PNG and PDF");
