@@ -95,6 +95,7 @@ struct LayerTimes {
   double reduce_s = 0;    // r: reduce-scatter of one layer's gradient
   double all_reduce_s = 0;                                  // a: all-reduce of one layer's gradient
   double both_s() const { return forward_s + backward_s; }  // T
+  bool operator==(const LayerTimes&) const = default;
 };
 
 // The two halves, so that a search can keep the first while the data-parallel degree varies. Selective recomputation

@@ -290,6 +290,50 @@ std::string losing_words(const Verdict& verdict, const char* rival) {
   return fmt::format("they lose to {} at {} GPUs", rival, list);
 }
 
+constexpr std::array<const char*, 3> families{"baseline", "baseline_interleaved", "improved"};
+
+constexpr const char* confirmation_assumption =
+    "simulated_days: the form's number of steps, each as long as the plan's schedule takes, built by the same passes "
+    "as "
+    "any that is run and put on a clock with the form's times of a layer; embedding, head and updates take none, links "
+    "are not shared. A schedule too large to be verified, or to be simulated, says so in the plan's simulated.reason.";
+
+// What the schedules of the entries' plans say about the forms.
+std::string confirmation_words(const ordered_json& entries) {
+  int plans = 0, simulated = 0, verified = 0, equal = 0;
+  double farthest = 1;
+  std::string where;
+  for (const ordered_json& entry : entries) {
+    for (const char* family : families) {
+      const ordered_json& plan = entry.at(fmt::format("{}_plan", family));
+      if (plan.is_null()) {
+        continue;
+      }
+      ++plans;
+      const ordered_json& confirmation = plan.at("simulated");
+      verified += confirmation.at("verified").get<bool>() ? 1 : 0;
+      if (confirmation.at("over_form").is_null()) {
+        continue;
+      }
+      ++simulated;
+      const double ratio = confirmation.at("over_form").get<double>();
+      equal += std::abs(ratio - 1) < 1e-9 ? 1 : 0;
+      if (std::abs(ratio - 1) > std::abs(farthest - 1)) {
+        farthest = ratio;
+        where = fmt::format("{} on {} GPUs", family, grouped(entry.at("gpus_at_most").get<std::int64_t>()));
+      }
+    }
+  }
+  std::string words = fmt::format("By their schedules: {} of the {} plans shown were simulated, ", simulated, plans);
+  words += verified == simulated ? "all of them verified before"
+                                 : fmt::format("{} of them not verified before, being too large", simulated - verified);
+  words += fmt::format("; {} take what the form says", equal);
+  if (!where.empty() && std::abs(farthest - 1) >= 1e-9) {
+    words += fmt::format("; farthest from it is {}: {:+.2f} %", where, 100 * (farthest - 1));
+  }
+  return words + ".";
+}
+
 std::string frontier_conclusion(const char* link, const ordered_json& entries) {
   std::string words = fmt::format("{}: ", link);
   for (const ordered_json& entry : entries) {
@@ -315,11 +359,21 @@ std::string frontier_conclusion(const char* link, const ordered_json& entries) {
   return words;
 }
 
-constexpr std::array<const char*, 3> families{"baseline", "baseline_interleaved", "improved"};
+// The same plan, timed by its schedule.
+void add_confirmation(ordered_json& entry, const char* family, const std::optional<PlanCost>& cost,
+                      const ModelShape& model, const Confirm& confirm) {
+  ordered_json& days = entry[fmt::format("{}_simulated_days", family)];
+  days = nullptr;
+  if (cost) {
+    ordered_json& simulated = entry[fmt::format("{}_plan", family)]["simulated"];
+    simulated = to_json(confirm(*cost, model), *cost);
+    days = simulated["training_days"];
+  }
+}
 
 // The entries of one link, from one search.
 ordered_json frontier_entries(const SearchResult& result, const SearchOptions& search_options,
-                              const std::vector<std::int64_t>& gpu_counts) {
+                              const std::vector<std::int64_t>& gpu_counts, const Confirm& confirm) {
   ordered_json entries = ordered_json::array();
   for (const std::int64_t gpus : gpu_counts) {
     if (gpus > search_options.limits.devices) {
@@ -337,6 +391,9 @@ ordered_json frontier_entries(const SearchResult& result, const SearchOptions& s
     entry["ratio_interleaved"] = ratio_or_null(costs[1], costs[2]);
     for (std::size_t i = 0; i < families.size(); ++i) {
       entry[fmt::format("{}_plan", families[i])] = plan_or_null(costs[i]);
+      if (confirm) {
+        add_confirmation(entry, families[i], costs[i], search_options.setting.model, confirm);
+      }
     }
     entries.push_back(entry);
   }
@@ -353,6 +410,9 @@ Figure frontier_figure(const PaperOptions& options) {
       "Families: baseline = depth-first, GPipe, 1F1B; baseline_interleaved = those and interleaved 1F1B; improved = "
       "layered, modular, hybrid. Each point is the fastest plan on at most so many GPUs; ratio = baseline time over "
       "improved time, above 1 where the proposed methods win.");
+  if (options.confirm) {
+    assumptions.push_back(confirmation_assumption);
+  }
   figure.data =
       figure_head("frontier", fmt::format("Shortest training time of X_{} against number of GPUs", options.family),
                   std::move(assumptions));
@@ -362,18 +422,26 @@ Figure frontier_figure(const PaperOptions& options) {
   for (const NamedCluster& named : clusters_of(options)) {
     const SearchOptions search_options = search_for(options, *named.cluster, family_model(options.family));
     const SearchResult result = search(search_options);
-    const ordered_json entries = frontier_entries(result, search_options, frontier_gpus());
+    const ordered_json entries = frontier_entries(result, search_options, frontier_gpus(), options.confirm);
     for (const ordered_json& entry : entries) {
       for (const char* family : families) {
         ordered_json row{{"link", named.key}, {"gpus_at_most", entry.at("gpus_at_most")}, {"family", family}};
         add_plan_columns(row,
                          cost_at(result, family, entry.at("gpus_at_most").get<std::int64_t>(), search_options.setting));
+        if (options.confirm) {
+          const ordered_json& plan = entry.at(fmt::format("{}_plan", family));
+          row["simulated_days"] = entry.at(fmt::format("{}_simulated_days", family));
+          row["simulated_reason"] = plan.is_null() ? ordered_json(nullptr) : plan.at("simulated").at("reason");
+        }
         row["ratio"] = entry.at("ratio");
         row["ratio_interleaved"] = entry.at("ratio_interleaved");
         figure.rows.push_back(row);
       }
     }
     append(conclusion, " ", frontier_conclusion(named.words, entries));
+    if (options.confirm) {
+      append(conclusion, " ", confirmation_words(entries));
+    }
     links[named.key] = entries;
     ordered_json best;
     for (const TrackResult& track : result.tracks) {
@@ -805,11 +873,11 @@ Figure batch_law_figure(const PaperOptions& options) {
         SearchOptions search_options = search_for(varied, *named.cluster, model);
         search_options.keep_best = 0;
         const SearchResult result = search(search_options);
-        const ordered_json entries = frontier_entries(result, search_options, frontier_gpus());
+        const ordered_json entries = frontier_entries(result, search_options, frontier_gpus(), {});
         const Verdict plain = verdict_of(entries, "ratio");
         const Verdict interleaved = verdict_of(entries, "ratio_interleaved");
         const std::int64_t shown = std::min<std::int64_t>(40'000, varied.max_gpus);
-        const ordered_json entry = frontier_entries(result, search_options, {shown}).at(0);
+        const ordered_json entry = frontier_entries(result, search_options, {shown}, {}).at(0);
         const auto improved = cost_at(result, "improved", shown, search_options.setting);
         improved_days[link] = improved ? days(improved->training_s) : 0;
         at_40k[link++] = entry;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "impl/analysis/cluster_file.h"
+#include "impl/analysis/confirmation.h"
 #include "impl/analysis/published.h"
 #include "impl/analysis/search.h"
 
@@ -23,6 +24,7 @@ struct PaperOptions {
   RateKind rates = RateKind::nominal;
   std::string precision = "fp16";
   std::int64_t max_gpus = 100'000;
+  Confirm confirm;  // of the frontier's plans, beside the forms; empty: the forms alone
   // What figure `published` compares with, and where. It always takes the rates that are reached.
   std::vector<PublishedRow> published;
   std::vector<Cluster> published_clusters;
@@ -37,7 +39,8 @@ struct Figure {
 
 // Shortest training per strategy and variant: plan, GPUs, utilisation, days, memory by kind.
 Figure headline_figure(const PaperOptions& options);
-// Shortest training time on at most so many GPUs, per family and link.
+// Shortest training time on at most so many GPUs, per family and link; by the forms and, with options.confirm, by the
+// same plans' schedules.
 Figure frontier_figure(const PaperOptions& options);
 // Time, GPUs and memory per GPU of the fastest plan, 10⁹ to 10¹⁴ parameters, per strategy and variant.
 Figure model_size_figure(const PaperOptions& options);

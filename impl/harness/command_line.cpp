@@ -14,7 +14,7 @@
 #include "impl/harness/calibrate.h"
 #include "impl/harness/context.h"
 #include "impl/harness/keys.h"
-#include "impl/harness/link_measure.h"
+#include "impl/harness/link_command.h"
 #include "impl/harness/links.h"
 #include "impl/harness/nearest.h"
 #include "impl/harness/planning.h"
@@ -36,6 +36,7 @@ constexpr const char* kExamples = R"(Examples:
   lamina plan scenarios/plan-trillion.json --set search.max_gpus=10000 --emit megatron
   lamina paper --figure frontier --out out/paper
   lamina link --ranks 2 --preset ethernet-10g --max-bytes 16777216
+  mpirun -n 4 lamina link --json link.json
   lamina calibrate scenarios/accumulation-ethernet.json --cluster here.json
 
 Exit codes: 0 fine, 1 an expectation was not met, 2 bad usage or scenario (nothing started), 3 a run failed.)";
@@ -54,11 +55,7 @@ struct Options {
   PlanOptions plan;
   PaperCommandOptions paper;
   bool no_pictures = false;
-  int ranks = 2;
-  EmulatedLink link;
-  std::string preset;
-  LinkMeasureOptions sizes;
-  std::string json;
+  LinkCommandOptions link;
   std::string cluster;
 };
 
@@ -146,36 +143,6 @@ int command_show(const Options& options, const Backend& backend, std::FILE* outp
   return kFine;
 }
 
-void write_cluster(const Options& options, const Json& document) {
-  write_whole_file(options.cluster, document.dump(2) + "\n", options.force ? Existing::replace : Existing::refuse);
-}
-
-int command_link(Options& options, std::FILE* output) {
-  if (!options.preset.empty()) {
-    const LinkPreset& preset = link_preset(options.preset);
-    options.link = {preset.bandwidth_bits_per_s, preset.latency_s};
-  }
-  if (!options.cluster.empty() && !options.force) {
-    throw UsageError("--cluster changes the file's network link; say so with --force");
-  }
-  if (!options.json.empty() && !options.force && std::filesystem::exists(options.json)) {
-    throw UsageError(fmt::format("{} exists; --force replaces it", options.json));
-  }
-  const LinkMeasurement measurement = measure_threads(options.ranks, options.link, options.sizes);
-  print(output, fmt::format("# transport threads, {} ranks\n", options.ranks) + link_table(measurement));
-  if (!options.json.empty()) {
-    write_whole_file(options.json, link_json(measurement).dump(2) + "\n",
-                     options.force ? Existing::replace : Existing::refuse);
-  }
-  if (!options.cluster.empty()) {
-    write_cluster(options, cluster_with_link(options.cluster, measurement,
-                                             fmt::format("measured by lamina link over threads, {}", utc_now())));
-  }
-  const bool correct = std::all_of(measurement.samples.begin(), measurement.samples.end(),
-                                   [](const LinkSample& sample) { return sample.correct; });
-  return correct ? kFine : kFailed;
-}
-
 int command_calibrate(const Options& options, const Backend& backend, std::FILE* output, std::FILE* errors) {
   const Experiment experiment = prepare(read(options), backend);
   if (!options.cluster.empty() && !options.force && std::filesystem::exists(options.cluster)) {
@@ -186,7 +153,8 @@ int command_calibrate(const Options& options, const Backend& backend, std::FILE*
   print(output, calibration_table(calibration));
   if (!options.cluster.empty()) {
     const std::string name = std::filesystem::path(options.cluster).stem();
-    write_cluster(options, cluster_json(calibration, experiment.scenario.settings.front().model, name));
+    const Json document = cluster_json(calibration, experiment.scenario.settings.front().model, name);
+    write_whole_file(options.cluster, document.dump(2) + "\n", options.force ? Existing::replace : Existing::refuse);
   }
   return kFine;
 }
@@ -266,6 +234,8 @@ int dispatch(const std::vector<std::string>& arguments, const Backend& backend, 
   add_scenario(*plan, options, true);
   plan->add_option("--emit", options.plan.emit, "Print the fastest plan for another system: megatron or deepspeed");
   plan->add_option("--out", options.plan.out, "Folder for plan.json");
+  plan->add_option("--confirm", options.plan.confirm, "Simulate so many of each list's best plans (default: 3)")
+      ->check(CLI::Range(0, 1000));
   plan->add_flag("--force", options.plan.force, "Replace files that exist");
 
   CLI::App* paper = app.add_subcommand("paper", "Make the paper's figures: JSON, CSV, PNG and PDF");
@@ -284,20 +254,22 @@ int dispatch(const std::vector<std::string>& arguments, const Backend& backend, 
   paper->add_flag("--no-pictures", options.no_pictures, "JSON and CSV alone");
   paper->add_flag("--force", figures.force, "Replace files that exist");
 
-  CLI::App* link = app.add_subcommand("link", "Measure latency and bandwidth between ranks (threads of this process)");
-  link->add_option("--ranks", options.ranks, "Ranks (default: 2)")->check(CLI::Range(1, 1024));
-  link->add_option("--bandwidth-bits-per-s", options.link.bandwidth_bits_per_s, "Emulate a link; 0: none")
+  CLI::App* link = app.add_subcommand(
+      "link", "Measure latency and bandwidth between ranks: threads, or an MPI launcher's processes");
+  LinkCommandOptions& measured = options.link;
+  link->add_option("--ranks", measured.ranks, "Threads (default: 2)")->check(CLI::Range(1, 1024));
+  link->add_option("--bandwidth-bits-per-s", measured.link.bandwidth_bits_per_s, "Emulate a link; 0: none")
       ->check(CLI::Range(0.0, 1e18));
-  link->add_option("--latency-s", options.link.latency_s, "Its latency")->check(CLI::Range(0.0, 10.0));
-  link->add_option("--preset", options.preset, "Emulate a link by name (`lamina info` lists them)");
-  link->add_option("--min-bytes", options.sizes.least_bytes, "Smallest size (default: 8)");
-  link->add_option("--max-bytes", options.sizes.most_bytes, "Largest size (default: 268435456)")
+  link->add_option("--latency-s", measured.link.latency_s, "Its latency")->check(CLI::Range(0.0, 10.0));
+  link->add_option("--preset", measured.preset, "Emulate a link by name (`lamina info` lists them)");
+  link->add_option("--min-bytes", measured.sizes.least_bytes, "Smallest size (default: 8)");
+  link->add_option("--max-bytes", measured.sizes.most_bytes, "Largest size (default: 268435456)")
       ->check(CLI::Range(std::int64_t{4}, std::int64_t{1} << 34));
-  link->add_option("--seconds", options.sizes.seconds_a_size, "Time for each size (default: 0.2)")
+  link->add_option("--seconds", measured.sizes.seconds_a_size, "Time for each size (default: 0.2)")
       ->check(CLI::Range(0.001, 3600.0));
-  link->add_option("--cluster", options.cluster, "Cluster file whose network link becomes what is measured");
-  link->add_option("--json", options.json, "Write the measurement as JSON");
-  link->add_flag("--force", options.force, "Change the cluster file; replace files that exist");
+  link->add_option("--cluster", measured.cluster, "Cluster file whose network link becomes what is measured");
+  link->add_option("--json", measured.json, "Write the measurement as JSON");
+  link->add_flag("--force", measured.force, "Change the cluster file; replace files that exist");
 
   CLI::App* calibration = app.add_subcommand("calibrate", "Time each kind of op of a scenario's model on this machine");
   add_scenario(*calibration, options, true);
@@ -337,7 +309,7 @@ int dispatch(const std::vector<std::string>& arguments, const Backend& backend, 
     return paper_figures_command(options.paper, output, errors);
   }
   if (link->parsed()) {
-    return command_link(options, output);
+    return link_command(options.link, backend, output, errors);
   }
   if (calibration->parsed()) {
     return command_calibrate(options, backend, output, errors);

@@ -223,11 +223,15 @@ class Meter {
 
 }  // namespace
 
-LinkMeasurement measure_link(Transport& transport, const LinkMeasureOptions& options) {
+void check_sizes(const LinkMeasureOptions& options) {
   if (options.least_bytes < kElementBytes || options.most_bytes < options.least_bytes) {
     throw UsageError(fmt::format("sizes from {} to {} bytes; they must be at least {} and in order",
                                  options.least_bytes, options.most_bytes, kElementBytes));
   }
+}
+
+LinkMeasurement measure_link(Transport& transport, const LinkMeasureOptions& options) {
+  check_sizes(options);
   return Meter(transport, options).run();
 }
 
@@ -261,7 +265,8 @@ LinkMeasurement measure_threads(int ranks, const EmulatedLink& link, const LinkM
 std::string link_table(const LinkMeasurement& measurement) {
   constexpr const char* kRow = "{:>12} {:<16} {:>6} {:>12} {:>12} {:>12} {:>6}\n";
   std::string text =
-      fmt::format(fmt::runtime(kRow), "# size B", "operation", "times", "time us", "algbw GB/s", "busbw GB/s", "check");
+      fmt::format(fmt::runtime(kRow), "size B", "operation", "times", "time us", "algbw GB/s", "busbw GB/s", "check");
+  text.front() = '#';
   if (!measurement.estimate) {
     return text + fmt::format(fmt::runtime(kRow), "-", "-", "-", "-", "-", "-", "-") +
            "# one rank: nothing is sent, there is no bandwidth\n";

@@ -18,6 +18,9 @@ struct LinkMeasureOptions {
   double seconds_a_size = 0.2;  // repeated for about that long, at least kLeastRepetitions times
 };
 
+// Throws UsageError when the sizes are out of order.
+void check_sizes(const LinkMeasureOptions& options);
+
 // One operation at one size.
 struct LinkSample {
   std::string operation;   // "send", "all_reduce", "all_gather", "reduce_scatter"
@@ -46,7 +49,7 @@ struct LinkMeasurement {
 };
 
 // Called by all ranks of the transport at once; every rank gets the same result. Sizes double from the least to the
-// most bytes (collectives round up to a multiple of the ranks). Throws UsageError when the sizes are out of order.
+// most bytes (collectives round up to a multiple of the ranks). Throws UsageError as check_sizes().
 LinkMeasurement measure_link(Transport& transport, const LinkMeasureOptions& options);
 
 // The same between ranks that are threads of this process.

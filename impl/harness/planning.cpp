@@ -9,6 +9,7 @@
 #include <atomic>
 #include <csignal>
 #include <filesystem>
+#include <memory>
 
 #include "impl/analysis/emit.h"
 #include "impl/analysis/paper.h"
@@ -16,6 +17,7 @@
 #include "impl/base/error.h"
 #include "impl/base/files.h"
 #include "impl/harness/build_info.h"
+#include "impl/harness/confirm.h"
 #include "impl/harness/nearest.h"
 
 extern char** environ;
@@ -57,6 +59,26 @@ void refuse_existing(const std::filesystem::path& file, bool force) {
 
 analysis::RateKind rate_kind(const std::string& name) {
   return name == "nominal" ? analysis::RateKind::nominal : analysis::RateKind::reached;
+}
+
+// What reports ask about a plan's schedule; each plan is simulated once, and none any more after an interrupt.
+analysis::Confirm confirming(std::FILE* errors) {
+  const auto confirmer = std::make_shared<Confirmer>();
+  const bool live = isatty(fileno(errors)) == 1;
+  return [confirmer, live, errors](const analysis::PlanCost& cost, const ModelShape& model) {
+    if (interrupted) {
+      return analysis::Confirmation{.reason = "stopped before it was simulated"};
+    }
+    if (live) {
+      fmt::print(errors, "\r\033[Ksimulated {} plans", confirmer->simulated());
+      std::fflush(errors);
+    }
+    const analysis::Confirmation confirmation = (*confirmer)(cost, model);
+    if (live) {
+      print(errors, "\r\033[K");
+    }
+    return confirmation;
+  };
 }
 
 // Draws with the Python that has matplotlib. What it says goes to our stderr; false when it failed.
@@ -160,16 +182,17 @@ ExitCode plan_command(const Scenario& scenario, const PlanOptions& options, std:
     print(errors, "\r\033[K");
   }
   const analysis::PlanCost fastest = analysis::fastest_plan(result, wanted);  // throws when there is none
+  const analysis::Confirming confirmed{static_cast<std::size_t>(options.confirm), confirming(errors)};
   if (system) {
     print(output, analysis::to_text(analysis::emit(*system, fastest.plan, wanted.setting.model)));
   } else {
     print(output,
           fmt::format("# {}: {} on {}\n", scenario.name, "fastest plans", scenario.settings.front().cluster->name) +
-              analysis::plan_table(result, wanted));
+              analysis::plan_table(result, wanted, confirmed));
   }
   if (!options.out.empty()) {
     std::filesystem::create_directories(options.out);
-    Json document = analysis::plan_json(result, wanted);
+    Json document = analysis::plan_json(result, wanted, confirmed);
     document["scenario"] = scenario.document;
     write_whole_file(file.string(), document.dump(2) + "\n", options.force ? Existing::replace : Existing::refuse);
   }
@@ -215,6 +238,7 @@ ExitCode paper_figures_command(const PaperCommandOptions& options, std::FILE* ou
     paper.published_clusters = analysis::read_published_clusters(clusters);
     paper.published_file = options.measurements.empty() ? kShipped : options.measurements;
   }
+  paper.confirm = confirming(errors);
   const std::string text = analysis::paper_command(options.figure, options.out, paper, [&](std::string_view name) {
     print(errors, fmt::format("figure {}\n", name));
   });

@@ -17,13 +17,15 @@ analysis::SearchOptions search_options_of(const Setting& setting);
 Json describe_search(const Scenario& scenario);
 
 struct PlanOptions {
-  std::string emit;  // "megatron", "deepspeed"; empty: the table
-  std::string out;   // folder of plan.json; empty: not written
+  std::string emit;          // "megatron", "deepspeed"; empty: the table
+  std::string out;           // folder of plan.json; empty: not written
+  std::int64_t confirm = 3;  // so many of each list's best plans are simulated too
   bool force = false;
 };
 
-// Searches, prints the table (or the fastest plan for another system) and writes plan.json. An interrupt (Ctrl-C) ends
-// the search with the best of what was seen. Throws UsageError when no plan fits, with the counts of refusals.
+// Searches, confirms the best plans (confirm.h), prints the table (or the fastest plan for another system) and writes
+// plan.json. An interrupt (Ctrl-C) ends the search with the best of what was seen, or what is left to simulate. Throws
+// UsageError when no plan fits, with the counts of refusals.
 ExitCode plan_command(const Scenario& scenario, const PlanOptions& options, std::FILE* output, std::FILE* errors);
 
 struct PaperCommandOptions {

@@ -19,47 +19,8 @@ class Refusal : public UsageError {
   using UsageError::UsageError;
 };
 
-// Does `work` on every rank and compares what came out: its hash, or the words in which it was refused. A rank whose
-// own refusal the others do not share says it, before rank 0 says who differs.
-template <class Work>
-void agree(MpiTransport& transport, const Backend& backend, std::string_view name, std::FILE* errors,
-           const Work& work) {
-  std::string hash, refusal;
-  try {
-    hash = work();
-  } catch (const UsageError& error) {
-    refusal = error.what();
-    hash = backend.sha256("refused: " + refusal);
-  }
-  try {
-    check_same_everywhere(transport, name, hash);
-  } catch (const UsageError& error) {
-    if (!refusal.empty()) {
-      fmt::print(errors, "lamina: rank {} on {}: {}\n", transport.rank(), host_name(), refusal);
-    }
-    throw Refusal(error.what());
-  }
-  if (!refusal.empty()) {
-    throw Refusal(refusal);
-  }
-}
-
 Json place_as_json(const RankPlace& place) {
   return {{"host", place.host}, {"cores", place.cores}, {"network", place.network}};
-}
-
-Placement agree_on_placement(MpiTransport& transport) {
-  const RankPlace here{host_name(), usable_cores(), "mpi: " + transport.network().text()};
-  const auto all = group_of_all(transport);
-  Json places = Json::array();
-  for (const std::string& text : gather_on_first(*all, place_as_json(here).dump())) {
-    places.push_back(Json::parse(text));
-  }
-  Placement placement;
-  for (const Json& place : Json::parse(spread_from_first(*all, places.dump()))) {
-    placement.processes.push_back({place["host"], place["cores"], place["network"]});
-  }
-  return placement;
 }
 
 // What ranks must not differ in, beside the scenario: the program, its data, and what it does with them.
@@ -83,22 +44,6 @@ void check_uses_processes(const Scenario& scenario) {
   }
 }
 
-// Rank 0 alone writes; what is in its way stops everybody.
-void agree_on_room(MpiTransport& transport, const Experiment& experiment, const RunOptions& options) {
-  std::string obstacle;
-  if (transport.rank() == 0) {
-    try {
-      make_room(experiment, options);
-    } catch (const UsageError& error) {
-      obstacle = error.what();
-    }
-  }
-  obstacle = spread_from_first(*group_of_all(transport), obstacle);
-  if (!obstacle.empty()) {
-    throw Refusal(obstacle);
-  }
-}
-
 int take_part(const std::function<Scenario()>& read, RunOptions options, const Backend& backend,
               MpiTransport& transport, std::FILE* output, std::FILE* errors) {
   Scenario scenario;
@@ -116,7 +61,7 @@ int take_part(const std::function<Scenario()>& read, RunOptions options, const B
   if (options.out.empty()) {
     options.out = "out/" + scenario.name;
   }
-  agree_on_room(transport, experiment, options);
+  agree_on_first(transport, [&] { make_room(experiment, options); });
   if (transport.rank() != 0) {
     follow_experiment(experiment, backend, transport);
     return kFine;
@@ -131,14 +76,64 @@ bool wants_processes(const Scenario& scenario) { return scenario.settings.front(
 
 bool launched_with_others() { return launched_ranks().has_value(); }
 
-int run_over_processes(const std::function<Scenario()>& read, RunOptions options, const Backend& backend,
-                       std::FILE* output, std::FILE* errors) {
+void agree(MpiTransport& transport, const Backend& backend, std::string_view name, std::FILE* errors,
+           const std::function<std::string()>& work) {
+  std::string hash, refusal;
+  try {
+    hash = work();
+  } catch (const UsageError& error) {
+    refusal = error.what();
+    hash = backend.sha256("refused: " + refusal);
+  }
+  try {
+    check_same_everywhere(transport, name, hash);
+  } catch (const UsageError& error) {
+    if (!refusal.empty()) {
+      fmt::print(errors, "lamina: rank {} on {}: {}\n", transport.rank(), host_name(), refusal);
+    }
+    throw Refusal(error.what());
+  }
+  if (!refusal.empty()) {
+    throw Refusal(refusal);
+  }
+}
+
+void agree_on_first(MpiTransport& transport, const std::function<void()>& check) {
+  std::string obstacle;
+  if (transport.rank() == 0) {
+    try {
+      check();
+    } catch (const UsageError& error) {
+      obstacle = error.what();
+    }
+  }
+  obstacle = spread_from_first(*group_of_all(transport), obstacle);
+  if (!obstacle.empty()) {
+    throw Refusal(obstacle);
+  }
+}
+
+Placement agree_on_placement(MpiTransport& transport) {
+  const RankPlace here{host_name(), usable_cores(), "mpi: " + transport.network().text()};
+  const auto all = group_of_all(transport);
+  Json places = Json::array();
+  for (const std::string& text : gather_on_first(*all, place_as_json(here).dump())) {
+    places.push_back(Json::parse(text));
+  }
+  Placement placement;
+  for (const Json& place : Json::parse(spread_from_first(*all, places.dump()))) {
+    placement.processes.push_back({place["host"], place["cores"], place["network"]});
+  }
+  return placement;
+}
+
+int over_processes(const Backend& backend, std::FILE* errors, const std::function<int(MpiTransport&)>& work) {
   if (!backend.start_mpi) {
     throw UsageError("this build has no MPI: transport.kind mpi and launchers need one configured with LAMINA_MPI=on");
   }
   const auto transport = backend.start_mpi();
   try {
-    return take_part(read, std::move(options), backend, *transport, output, errors);
+    return work(*transport);
   } catch (const Refusal& refusal) {
     if (transport->rank() == 0) {
       fmt::print(errors, "lamina: {}\n", refusal.what());
@@ -149,6 +144,13 @@ int run_over_processes(const std::function<Scenario()>& read, RunOptions options
     transport->abort(error.what());
     return kFailed;
   }
+}
+
+int run_over_processes(const std::function<Scenario()>& read, RunOptions options, const Backend& backend,
+                       std::FILE* output, std::FILE* errors) {
+  return over_processes(backend, errors, [&](MpiTransport& transport) {
+    return take_part(read, std::move(options), backend, transport, output, errors);
+  });
 }
 
 }  // namespace lamina

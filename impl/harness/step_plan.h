@@ -1,4 +1,4 @@
-// A resolved plan in the words of the closed forms (impl/analysis/forms.h).
+// A resolved plan in the words of the closed forms (impl/analysis/forms.h), and back.
 #pragma once
 
 #include "impl/analysis/forms.h"
@@ -11,5 +11,8 @@ namespace lamina {
 analysis::Order order_of(const Plan& plan);
 
 analysis::StepPlan step_plan_of(const Plan& plan);
+
+// What to ask of a method to get the plan's schedule, for one tensor rank: all of a tensor group run the same program.
+PlanRequest request_of(const analysis::StepPlan& plan);
 
 }  // namespace lamina

@@ -279,6 +279,51 @@ def case_netlab(place):
     check(f"lamina-{process.pid}-" not in spaces, f"left: {spaces}", ended)
 
 
+def case_link(place):
+    """What can be sent between processes: rank 0 alone prints and writes, every value arrives, the transport is named."""
+    def measure(name, ranks, extra, network=()):
+        json_file = place.folder / name
+        command = [*place.launch(ranks), *network, str(place.program), "link", "--max-bytes", "4096", "--seconds",
+                   "0.001", *extra]
+        process, begin, _ = place.start(command + (["--json", str(json_file)] if name else []))
+        ended = place.finish(process, begin, place.folder)
+        return ended, json.loads(json_file.read_text()) if name and json_file.exists() else None
+
+    over_tcp = ["--mca", "pml", "ob1", "--mca", "btl", "self,tcp", "--mca", "btl_tcp_if_include", "lo"]
+    for network, name in (([], "mpi: "), (over_tcp, "mpi: ob1 (tcp)")):
+        ended, document = measure(f"link{len(network)}.json", 4, [], network)
+        check(ended.code == 0 and not ended.said(), "not fine", ended)
+        lines = ended.output.splitlines()
+        check(lines[0].startswith(f"# transport {name}") and ", 4 ranks: 4 on " in lines[0], "header", ended)
+        heads = [line.split() for line in lines if "algbw" in line]
+        check(heads == ["# size B operation times time us algbw GB/s busbw GB/s check".split()], "not one table", ended)
+        rows = [line.split() for line in lines if not line.startswith("#")]
+        check(all(row[-1] == "ok" for row in rows), "wrong values", ended)
+        samples = document["samples"]
+        check(len(rows) == len(samples) == 6 * 10, f"{len(rows)} rows, {len(samples)} samples", ended)
+        check(document["transport"] == "mpi" and document["ranks"] == 4, f"{document['transport']}", ended)
+        check([place["network"].startswith(name) for place in document["places"]] == [True] * 4,
+              f"{document['places']}", ended)
+        seen = {}
+        for sample in samples:
+            check(sample["correct"] and sample["repetitions"] >= 3 and sample["time_s"] > 0, f"{sample}", ended)
+            seen.setdefault((sample["operation"], sample["peer"]), []).append(sample["bytes"])
+        sizes = [8 << i for i in range(10)]
+        check(seen == {("send", 1): sizes, ("send", 2): sizes, ("send", 3): sizes,
+                       **{(each, None): [16, *sizes[1:]] for each in ("all_reduce", "all_gather", "reduce_scatter")}},
+              f"{seen}", ended)
+        check(document["bandwidth_bits_per_s"] > 0, "no bandwidth", ended)
+    sent = {port["port"]: port["sent"] for port in document["ports"]}
+    check(sent["lo"] > sum(sample["bytes"] * sample["repetitions"] for sample in samples), f"{sent}", ended)
+    for extra, words in ((["--preset", "ethernet-10g"], "emulate a link between threads"),
+                         (["--ranks", "2"], "--ranks is 2, but the launcher started 3"),
+                         (["--min-bytes", "8192"], "sizes from 8192 to 4096 bytes"),
+                         (["--json", str(place.folder / "link0.json")], "--force replaces it")):
+        ended, _ = measure("", 3, extra)
+        check(ended.code == 2 and len(ended.said()) == 1 and words in ended.said()[0] and not ended.output, words,
+              ended)
+
+
 # ---- with a fault ----
 
 def fault(place, kind, pattern, ranks=3, kind_of_transport="mpi"):
@@ -319,6 +364,23 @@ def case_stop(place):
     check(ended.seconds > 5, "too early for a heartbeat", ended)
 
 
+def case_link_kill(place):
+    """A rank that is killed while links are measured ends the job."""
+    process, begin, _ = place.start([*place.launch(3), str(place.program), "link", "--max-bytes", "64", "--seconds", "9"])
+    ranks = []
+    while len(ranks) < 3 and time.monotonic() - begin < FAULT_WITHIN_S:
+        time.sleep(0.2)
+        ranks = [each for each in place.left()
+                 if pathlib.Path(f"/proc/{each}/cmdline").read_bytes().startswith(str(place.program).encode())]
+    check(len(ranks) == 3, f"ranks: {ranks}")
+    time.sleep(1)
+    os.kill(ranks[-1], signal.SIGKILL)
+    killed = time.monotonic()
+    ended = place.finish(process, begin, place.folder)
+    check(ended.code != 0 and not ended.output, "not ended by it", ended)
+    check(time.monotonic() - killed < FAULT_WITHIN_S, "too late", ended)
+
+
 def case_threads_fail(place):
     ended = fault(place, "fail", r"rank 2, step 2, .*: this rank was asked to fail$", 0, "threads")
     check(ended.code == 3, "exit code", ended)
@@ -336,7 +398,7 @@ def case_threads_kill(place):
 
 
 def main():
-    faults = ("fail", "out_of_memory", "exit", "kill", "stop")
+    faults = ("fail", "out_of_memory", "exit", "kill", "stop", "link_kill")
     cases = {name[len("case_"):]: do for name, do in globals().items() if name.startswith("case_")}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lamina", required=True, type=pathlib.Path)

@@ -103,6 +103,37 @@ TEST(Plan, ObeysItsLimits) {
   expect_complaint({"plan", file, "--out", out}, "plan.json exists; --force replaces it");
 }
 
+TEST(Plan, ConfirmsTheBestOfEachList) {
+  const std::string file = search_file();
+  const std::string out = std::filesystem::path(file).parent_path() / "out";
+  const Ended ended = lamina_command({"plan", file, "--out", out, "--confirm", "2"});
+  EXPECT_EQ(ended.code, 0) << ended.errors;
+  EXPECT_THAT(ended.output, AllOf(HasSubstr("# simulated: the schedules of the best 2 plans"), HasSubstr("sim/form")));
+  const Json document = Json::parse(fakes::read_file(out + "/plan.json"));
+  int simulated = 0;
+  for (const Json& track : document["tracks"]) {
+    for (std::size_t i = 0; i < track["best"].size(); ++i) {
+      const Json& plan = track["best"][i];
+      ASSERT_EQ(plan.contains("simulated"), i < 2) << plan.dump();
+      if (i < 2 && !plan["simulated"]["step_time_s"].is_null()) {
+        ++simulated;
+        const double ratio = plan["simulated"]["over_form"];
+        EXPECT_NEAR(plan["simulated"]["step_time_s"].get<double>(), ratio * plan["step_time_s"].get<double>(), 1e-9);
+        EXPECT_NEAR(plan["simulated"]["training_days"].get<double>(), ratio * plan["training_days"].get<double>(),
+                    1e-6);
+        EXPECT_GT(ratio, 0.5);
+        EXPECT_LT(ratio, 1.5);
+        EXPECT_EQ(plan["simulated"]["verified"].get<bool>(), plan["simulated"]["reason"].is_null());
+      }
+    }
+  }
+  EXPECT_GT(simulated, 2);
+  const Ended none = lamina_command({"plan", file, "--out", out, "--force", "--confirm", "0"});
+  EXPECT_THAT(none.output, testing::Not(HasSubstr("simulated")));
+  EXPECT_THAT(fakes::read_file(out + "/plan.json"), testing::Not(HasSubstr("simulated")));
+  expect_complaint({"plan", file, "--confirm", "-1"}, "-1");
+}
+
 TEST(Plan, IsPrintedForOtherSystems) {
   const Ended megatron = lamina_command({"plan", search_file(), "--emit", "megatron"});
   EXPECT_EQ(megatron.code, 0);
@@ -167,6 +198,32 @@ TEST(Paper, ComparesWithMeasurementsOfOnesOwn) {
   expect_complaint({"paper", "--figure", "memory", "--measurements", file, "--out", "f"},
                    "--measurements is for figure published");
   EXPECT_FALSE(std::filesystem::exists("f"));
+}
+
+TEST(Paper, ConfirmsTheFrontierByItsSchedules) {
+  const std::string out = fakes::folder() + "/figures";
+  const Ended ended = lamina_command(
+      {"paper", "--figure", "frontier", "--out", out, "--family", "32", "--max-gpus", "1000", "--no-pictures"});
+  EXPECT_EQ(ended.code, 0) << ended.errors;
+  EXPECT_THAT(ended.output, HasSubstr("plans shown were simulated"));
+  const Json figure = Json::parse(fakes::read_file(out + "/frontier.json"));
+  int plans = 0;
+  for (const Json& entry : figure["links"]["ethernet"]) {
+    for (const std::string family : {"baseline", "baseline_interleaved", "improved"}) {
+      const Json& plan = entry[family + "_plan"];
+      if (plan.is_null()) {
+        EXPECT_TRUE(entry[family + "_simulated_days"].is_null());
+        continue;
+      }
+      ++plans;
+      ASSERT_TRUE(entry[family + "_simulated_days"].is_number()) << plan["simulated"].dump();
+      EXPECT_NEAR(entry[family + "_simulated_days"].get<double>() / entry[family + "_days"].get<double>(),
+                  plan["simulated"]["over_form"].get<double>(), 1e-9);
+    }
+  }
+  EXPECT_GT(plans, 6);
+  const std::string csv = fakes::read_file(out + "/frontier.csv");
+  EXPECT_THAT(csv.substr(0, csv.find('\n')), AllOf(HasSubstr("training_days,"), HasSubstr(",simulated_days,")));
 }
 
 TEST(Paper, BadInputIsOneLineAndTwo) {

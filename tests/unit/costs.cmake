@@ -1,6 +1,7 @@
 lamina_test(exactness_test SOURCES exactness_test.cpp LINKS lamina_harness LABELS slow)
 lamina_test(exactness_data_test SOURCES exactness_data_test.cpp LINKS lamina_harness LABELS slow)
 lamina_test(simulated_run_test SOURCES simulated_run_test.cpp LINKS lamina_harness)
+lamina_test(confirm_test SOURCES confirm_test.cpp LINKS lamina_harness)
 lamina_test(closed_form_test SOURCES closed_form_test.cpp LINKS lamina_harness)
 lamina_test(cost_commands_test SOURCES cost_commands_test.cpp LINKS lamina_harness LABELS slow)
 lamina_test(ends_test SOURCES ends_test.cpp LINKS lamina_harness)

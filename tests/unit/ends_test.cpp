@@ -31,8 +31,9 @@ TEST_P(Head, LengthensTheStepOncePerMicroBatch) {
             .flops_per_s = heads.real(40, 4000), .tensor_bytes_per_s = 1, .network_bytes_per_s = 1};
         const ModelShape& model = schedule.plan.model;
         const double head_s = analysis::head_time(model, 1, 1, rates);
-        const double took = simulate(schedule, [&](std::int32_t, const Op& op) {
-                              return op.kind == OpKind::loss ? head_s : cost_of(c.times, op);
+        const OpCost layers = layer_costs(c.times);
+        const double took = simulate(schedule, [&](std::int32_t rank, const Op& op) {
+                              return op.kind == OpKind::loss ? head_s : layers(rank, op);
                             }).step_time_s;
         const double form =
             form_of(schedule, c.times) + analysis::end_times(step_plan_of(schedule.plan), model, rates, {}, 1).head_s;

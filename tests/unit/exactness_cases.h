@@ -11,6 +11,7 @@
 #include <random>
 
 #include "impl/analysis/forms.h"
+#include "impl/harness/confirm.h"
 #include "impl/harness/step_plan.h"
 #include "impl/schedule/verify.h"
 #include "impl/simulator/simulate.h"
@@ -46,31 +47,8 @@ inline std::string to_string(const Case& c) {
                      c.times.backward_s, c.times.boundary_s, c.times.gather_s, c.times.reduce_s, c.times.all_reduce_s);
 }
 
-inline double cost_of(const LayerTimes& times, const Op& op) {
-  if (op.kind == OpKind::send || op.kind == OpKind::receive) {
-    return times.boundary_s;
-  }
-  if (op.unit.kind != UnitKind::layer) {
-    return 0;
-  }
-  switch (op.kind) {
-    case OpKind::forward:
-      return times.forward_s;
-    case OpKind::backward:
-      return times.backward_s;
-    case OpKind::gather:
-      return times.gather_s;
-    case OpKind::reduce:
-      return times.reduce_s;
-    case OpKind::all_reduce:
-      return times.all_reduce_s;
-    default:
-      return 0;
-  }
-}
-
 inline double simulated(const Schedule& schedule, const LayerTimes& times) {
-  return simulate(schedule, [&](std::int32_t, const Op& op) { return cost_of(times, op); }).step_time_s;
+  return simulate(schedule, layer_costs(times)).step_time_s;
 }
 
 inline Schedule verified(const ScheduleCase& c) {

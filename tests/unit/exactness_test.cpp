@@ -84,8 +84,7 @@ TEST(Compute, EachRankComputesItsLayersOnce) {
       },
       [](const Case& c) {
         const Schedule schedule = verified(c.schedule);
-        const Simulation simulation =
-            simulate(schedule, [&](std::int32_t, const Op& op) { return cost_of(c.times, op); });
+        const Simulation simulation = simulate(schedule, layer_costs(c.times));
         double busy = 0;
         for (const double rank : simulation.compute_busy_s) {
           busy += rank;
