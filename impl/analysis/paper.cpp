@@ -247,9 +247,14 @@ Figure headline_figure(const PaperOptions& options) {
 
 namespace {
 
-const std::vector<std::int64_t>& frontier_gpus() {
-  static const std::vector<std::int64_t> list{250,   500,   700,   1000,  1500,  2000,  3000,  5000,  7000,
-                                              10000, 14000, 20000, 28000, 40000, 56000, 75000, 100000};
+// Numbers of GPUs up to the most, which is the last of them.
+std::vector<std::int64_t> frontier_gpus(std::int64_t most) {
+  std::vector<std::int64_t> list{250,   500,   700,   1000,  1500,  2000,  3000,  5000,  7000,
+                                 10000, 14000, 20000, 28000, 40000, 56000, 75000, 100000};
+  std::erase_if(list, [&](std::int64_t gpus) { return gpus > most; });
+  if (list.empty() || list.back() < std::min<std::int64_t>(most, 100'000)) {
+    list.push_back(most);
+  }
   return list;
 }
 
@@ -376,9 +381,6 @@ ordered_json frontier_entries(const SearchResult& result, const SearchOptions& s
                               const std::vector<std::int64_t>& gpu_counts, const Confirm& confirm) {
   ordered_json entries = ordered_json::array();
   for (const std::int64_t gpus : gpu_counts) {
-    if (gpus > search_options.limits.devices) {
-      continue;
-    }
     std::array<std::optional<PlanCost>, 3> costs;
     for (std::size_t i = 0; i < families.size(); ++i) {
       costs[i] = cost_at(result, families[i], gpus, search_options.setting);
@@ -422,7 +424,8 @@ Figure frontier_figure(const PaperOptions& options) {
   for (const NamedCluster& named : clusters_of(options)) {
     const SearchOptions search_options = search_for(options, *named.cluster, family_model(options.family));
     const SearchResult result = search(search_options);
-    const ordered_json entries = frontier_entries(result, search_options, frontier_gpus(), options.confirm);
+    const ordered_json entries =
+        frontier_entries(result, search_options, frontier_gpus(options.max_gpus), options.confirm);
     for (const ordered_json& entry : entries) {
       for (const char* family : families) {
         ordered_json row{{"link", named.key}, {"gpus_at_most", entry.at("gpus_at_most")}, {"family", family}};
@@ -873,7 +876,7 @@ Figure batch_law_figure(const PaperOptions& options) {
         SearchOptions search_options = search_for(varied, *named.cluster, model);
         search_options.keep_best = 0;
         const SearchResult result = search(search_options);
-        const ordered_json entries = frontier_entries(result, search_options, frontier_gpus(), {});
+        const ordered_json entries = frontier_entries(result, search_options, frontier_gpus(varied.max_gpus), {});
         const Verdict plain = verdict_of(entries, "ratio");
         const Verdict interleaved = verdict_of(entries, "ratio_interleaved");
         const std::int64_t shown = std::min<std::int64_t>(40'000, varied.max_gpus);

@@ -189,6 +189,17 @@ void add_scenario(CLI::App& command, Options& options, bool required) {
 }
 
 // The parser itself only says that some command is missing.
+// Like CLI::Range, which lets what is not a number pass.
+CLI::Validator between(double low, double high) {
+  return CLI::Validator(
+      [low, high](std::string& text) {
+        double value = 0;
+        const bool inside = CLI::detail::lexical_cast(text, value) && value >= low && value <= high;
+        return inside ? std::string() : fmt::format("{} is not a number from {} to {}", text, low, high);
+      },
+      fmt::format("FLOAT in [{} - {}]", low, high));
+}
+
 void check_command(const std::vector<std::string>& arguments) {
   constexpr std::array<std::string_view, 8> kCommands{"run",   "check", "show",      "plan",
                                                       "paper", "link",  "calibrate", "info"};
@@ -252,14 +263,16 @@ int dispatch(const std::vector<std::string>& arguments, const Backend& backend, 
   LinkCommandOptions& measured = options.link;
   link->add_option("--ranks", measured.ranks, "Threads (default: 2)")->check(CLI::Range(1, 1024));
   link->add_option("--bandwidth-bits-per-s", measured.link.bandwidth_bits_per_s, "Emulate a link; 0: none")
-      ->check(CLI::Range(0.0, 1e18));
-  link->add_option("--latency-s", measured.link.latency_s, "Its latency")->check(CLI::Range(0.0, 10.0));
-  link->add_option("--preset", measured.preset, "Emulate a link by name (`lamina info` lists them)");
+      ->check(between(0, 1e18));
+  link->add_option("--latency-s", measured.link.latency_s, "Its latency")->check(between(0, 10));
+  link->add_option("--preset", measured.preset, "Emulate a link by name (`lamina info` lists them)")
+      ->excludes("--bandwidth-bits-per-s")
+      ->excludes("--latency-s");
   link->add_option("--min-bytes", measured.sizes.least_bytes, "Smallest size (default: 8)");
   link->add_option("--max-bytes", measured.sizes.most_bytes, "Largest size (default: 268435456)")
       ->check(CLI::Range(std::int64_t{4}, std::int64_t{1} << 34));
   link->add_option("--seconds", measured.sizes.seconds_a_size, "Time for each size (default: 0.2)")
-      ->check(CLI::Range(0.001, 3600.0));
+      ->check(between(0.001, 3600));
   link->add_option("--cluster", measured.cluster, "Cluster file whose network link becomes what is measured");
   link->add_option("--json", measured.json, "Write the measurement as JSON");
   link->add_flag("--force", measured.force, "Change the cluster file; replace files that exist");

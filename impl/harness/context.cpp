@@ -77,6 +77,8 @@ std::string version_text() {
   return fmt::format("{} ({}{})", build::kVersion, revision, build::kDirty ? ", with local changes" : "");
 }
 
+std::int64_t machine_cores() { return sysconf(_SC_NPROCESSORS_ONLN); }
+
 std::vector<int> usable_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -166,8 +168,7 @@ Json describe_context(const Placement& placement, std::int64_t ranks, int thread
                       {"mpi", text_or_null(build::kMpi)},
                       {"cuda", text_or_null(build::kCuda)},
                       {"nccl", text_or_null(build::kNccl)}};
-  const std::vector<int> cores = usable_cores();
-  context["host"] = {{"cpu", cpu_name()}, {"cores", cores.size()}, {"load", finite_or_null(load_average())}};
+  context["host"] = {{"cpu", cpu_name()}, {"cores", machine_cores()}, {"load", finite_or_null(load_average())}};
   context["blas"] = {{"name", blas.name}, {"core", blas.core}, {"threads_per_rank", threads_per_rank}};
   context["ranks"] = Json::array();
   for (std::int64_t rank = 0; rank < ranks; ++rank) {

@@ -13,6 +13,7 @@ namespace lamina {
 std::string version_text();  // "0.1.0 (1a2b3c4d5e6f, with local changes)"
 
 std::vector<int> usable_cores();  // that this process may run on
+std::int64_t machine_cores();     // that this machine has, and its load is of
 
 std::string host_name();
 

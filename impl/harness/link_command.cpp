@@ -30,7 +30,14 @@ void check_files(const LinkCommandOptions& options) {
     }
     analysis::read_cluster(options.cluster);  // throws when it is none
   }
-  if (!options.json.empty() && !options.force && std::filesystem::exists(options.json)) {
+  if (options.json.empty()) {
+    return;
+  }
+  const std::filesystem::path folder = std::filesystem::path(options.json).parent_path();
+  if (!folder.empty() && !std::filesystem::is_directory(folder)) {
+    throw UsageError(fmt::format("--json is {}: there is no folder {}", options.json, folder.string()));
+  }
+  if (!options.force && std::filesystem::exists(options.json)) {
     throw UsageError(fmt::format("{} exists; --force replaces it", options.json));
   }
 }
@@ -132,7 +139,7 @@ std::string text_of(const LinkCommandOptions& options, int launched) {
 
 int take_part(const LinkCommandOptions& options, const Backend& backend, MpiTransport& transport, std::FILE* output,
               std::FILE* errors) {
-  agree(transport, backend, "options", errors, [&] { return backend.sha256(text_of(options, transport.size())); });
+  agree(transport, backend, "option", errors, [&] { return backend.sha256(text_of(options, transport.size())); });
   agree_on_first(transport, [&] { check_files(options); });
   Measured measured{.link = {}, .transport = "mpi", .ranks = agree_on_placement(transport).processes, .ports = {}};
   const std::vector<PortBytes> before = network_counters();

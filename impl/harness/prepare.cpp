@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "impl/analysis/cost.h"
 #include "impl/base/error.h"
 #include "impl/harness/result.h"
 
@@ -118,7 +119,10 @@ PreparedRun prepare_run(const Setting& setting, const RunRequest& request, const
   const Plan plan = backend.resolve_plan(method, setting.model, setting.batch, request.plan, update_after_norm);
   run.prediction = predict(method, plan, setting.precision, setting.optimizer.kind);
   run.schedule.plan = plan;
-  if (!setting.cluster) {  // its ranks run here
+  if (setting.cluster) {  // throws where the device has no such rate
+    analysis::rates_of(*setting.cluster, std::string(name_of(setting.precision.compute)), setting.model.hidden,
+                       analysis::RateKind::reached);
+  } else {  // its ranks run here
     if (placement.has(run.ranks())) {
       run.share = compute_share(placement, run.ranks());
     } else {

@@ -166,7 +166,10 @@ Json memory_metric(const PreparedRun& run, const TrainOutcome& outcome) {
   }
   metric["predicted"] = prediction_of_memory(run);
   metric["predicted_reason"] =
-      metric["predicted"].is_null() ? run.prediction.reason : "working set and transport are counted, not predicted";
+      metric["predicted"].is_null()
+          ? run.prediction.reason
+          : "working set and transport are counted, not predicted; beyond the prediction a pipeline rank holds the "
+            "activations on their way, below it the last data-parallel rank may stay by its padding";
   metric["resident_set"] = outcome.resident_set_growth_bytes;  // by process; threads are all of one
   return metric;
 }

@@ -112,7 +112,7 @@ void warn_about(const Experiment& experiment, Reporter& reporter) {
                                 run.ranks(), run.share.cores));
     }
   }
-  const auto cores = static_cast<double>(usable_cores().size());
+  const auto cores = static_cast<double>(machine_cores());
   const bool timed = experiment.scenario.executor == Executor::train;
   if (const double load = load_average(); timed && load > cores / 2) {
     reporter.warn(fmt::format("the machine is busy (load {:.1f} on {} cores): times will be too long", load, cores));

@@ -354,6 +354,34 @@ TEST(EngineTest, PlannedMemoryIsWhatRanksHold) {
   }
 }
 
+// Ranks keep time by one clock: nothing arrives before it is sent, however quick the messages are.
+TEST(EngineTest, TracesOfRanksBeginTogether) {
+  TrainRequest request = request_of({.method = "modular_pipeline", .layers = 4, .micro_batches = 6, .pipeline = 2},
+                                    {.layers = 0, .hidden = 2, .heads = 1, .sequence = 1, .vocabulary = 3});
+  request.dump.reset();
+  request.trace = true;
+  request.measured_steps = request.traced_steps = 20;
+  const TrainOutcome outcome = train(request, nullptr);
+  // [step, sender, gradients]: when the sends of a direction begin and its receives end, in their order
+  std::map<std::tuple<std::int32_t, std::int32_t, bool>, std::array<std::vector<double>, 2>> messages;
+  for (const TraceEvent& event : outcome.trace) {
+    const Op& op =
+        request.schedule.programs.at(static_cast<std::size_t>(event.rank)).ops.at(static_cast<std::size_t>(event.op));
+    if (op.kind == OpKind::send) {
+      messages[{event.step, event.rank, is_backward(op.stream)}][0].push_back(event.start_s);
+    } else if (op.kind == OpKind::receive) {
+      messages[{event.step, op.peer, is_backward(op.stream)}][1].push_back(event.end_s);
+    }
+  }
+  EXPECT_EQ(messages.size(), 20 * 4);
+  for (const auto& [key, times] : messages) {
+    ASSERT_EQ(times[0].size(), times[1].size());
+    for (std::size_t i = 0; i < times[0].size(); ++i) {
+      EXPECT_LE(times[0][i], times[1][i]);
+    }
+  }
+}
+
 TEST(EngineTest, ATraceHoldsTheLastStepsAlone) {
   ModelShape shape = kOdd;
   shape.layers = 1;
