@@ -232,6 +232,14 @@ TEST(CommandLine, ATableThatCannotBeWrittenIsAFailureAfterTheResultWasSaved) {
   EXPECT_FALSE(result["ended"].is_null());
 }
 
+TEST(CommandLine, LongOutputThatADiskDoesNotTakeIsAFailure) {
+  std::FILE* full = std::fopen("/dev/full", "w");
+  std::FILE* errors = std::tmpfile();
+  EXPECT_EQ(run_command_line({"check", "--keys"}, fakes::backend(), full, errors), 3);
+  std::fclose(full);
+  EXPECT_THAT(drain(errors), HasSubstr("lamina: the output cannot be written"));
+}
+
 TEST(CommandLine, ProgressGoesToTheOtherStreamWithoutControlCharacters) {
   const std::string file = scenario_file();
   const Ended ended = lamina_command({"run", file, "--out", file + ".out"});

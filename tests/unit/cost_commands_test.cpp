@@ -226,6 +226,17 @@ TEST(Paper, ConfirmsTheFrontierByItsSchedules) {
   EXPECT_THAT(csv.substr(0, csv.find('\n')), AllOf(HasSubstr("training_days,"), HasSubstr(",simulated_days,")));
 }
 
+TEST(Paper, TheFrontierEndsWithTheMostGpus) {
+  const std::string out = fakes::folder() + "/figures";
+  const Ended ended = lamina_command(
+      {"paper", "--figure", "frontier", "--out", out, "--family", "8", "--max-gpus", "64", "--no-pictures"});
+  EXPECT_EQ(ended.code, 0) << ended.errors;
+  const Json figure = Json::parse(fakes::read_file(out + "/frontier.json"));
+  ASSERT_EQ(figure["links"]["ethernet"].size(), 1);
+  EXPECT_EQ(figure["links"]["ethernet"][0]["gpus_at_most"], 64);
+  EXPECT_TRUE(figure["links"]["ethernet"][0]["improved_days"].is_number());
+}
+
 TEST(Paper, BadInputIsOneLineAndTwo) {
   expect_complaint({"paper"}, "--out");
   expect_complaint({"paper", "--out", "f", "--figure", "frontiers"}, "did you mean frontier?");
@@ -285,6 +296,9 @@ TEST(Link, OfOneRankIsNull) {
 TEST(Link, BadInputIsOneLineAndTwo) {
   expect_complaint({"link", "--ranks", "0"}, "0");
   expect_complaint({"link", "--preset", "ethernet-25"}, "did you mean ethernet-25g?");
+  expect_complaint({"link", "--preset", "ethernet-25g", "--latency-s", "1"}, "--latency-s excludes --preset");
+  expect_complaint({"link", "--latency-s", "nan"}, "nan is not a number from 0 to 10");
+  expect_complaint({"link", "--json", "nowhere/link.json"}, "there is no folder nowhere");
   expect_complaint({"link", "--min-bytes", "64", "--max-bytes", "32"}, "sizes from 64 to 32 bytes");
   expect_complaint({"link", "--bandwidth-bits-per-s", "-1"}, "-1");
   expect_complaint({"link", "--cluster", "c.json"}, "--force");

@@ -36,9 +36,9 @@ double days_at(const SearchResult& result, const char* track, std::int64_t devic
 }
 
 // Recorded from a brute force that tries every plan of the space. It shares the closed forms with this program (the
-// same formulas, the same reading of what they leave open) and nothing of the search: what agrees here is the search and
-// how the forms are put together. The forms themselves are held by forms_test, forms_timeline_test and the exactness
-// tests.
+// same formulas, the same reading of what they leave open) and nothing of the search: what agrees here is the search
+// and how the forms are put together. The forms themselves are held by forms_test, forms_timeline_test and the
+// exactness tests.
 struct Anchor {
   std::int64_t family;
   double network;

@@ -205,6 +205,21 @@ Json simulated_scenario() {
   return document;
 }
 
+TEST(SimulatedScenario, NeedsARateOfItsPrecision) {
+  Json cluster =
+      Json::parse(fakes::read_file(LAMINA_TEST_DATA_DIR "/../scenarios/clusters/a100-80gb-ethernet-25g.json"));
+  cluster["device"]["peak_flops_per_s"].erase("fp32");
+  Json document = simulated_scenario();
+  document["cluster"] = std::filesystem::absolute(fakes::write_file(fakes::folder() + "/cluster.json", cluster.dump()));
+  document["precision"] = {{"compute", "fp32"}};
+  try {
+    prepare(fakes::read(document), real_backend());
+    FAIL() << "nothing was missing";
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("has no peak rate for precision 'fp32'"));
+  }
+}
+
 TEST(SimulatedScenario, GivesTheSameResultFileAndTrace) {
   const Backend backend = real_backend();
   const Experiment experiment = prepare(fakes::read(simulated_scenario()), backend);
