@@ -397,7 +397,7 @@ std::optional<double> PublishedRow::measured_bytes() const {
   return memory && known ? std::optional(*memory * (memory_unit == "GB" ? 1e9 : kGibibyte)) : std::nullopt;
 }
 
-std::vector<PublishedRow> published_from_json(const nlohmann::json& document, std::string_view where) {
+std::vector<PublishedRow> published_from_json(const Json& document, std::string_view where) {
   const Field root{document, std::string(where)};
   check_keys(root, {"rows"}, {"note"});
   const Field rows = child(root, "rows");
@@ -417,7 +417,7 @@ std::vector<PublishedRow> published_from_json(const nlohmann::json& document, st
 }
 
 std::vector<PublishedRow> read_published(const std::filesystem::path& file) {
-  return published_from_json(read_json_document(file), file.string());
+  return published_from_json(read_strict_json(file.string()), file.string());
 }
 
 std::vector<Cluster> read_published_clusters(const std::filesystem::path& directory) {

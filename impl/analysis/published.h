@@ -2,7 +2,6 @@
 #pragma once
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -10,6 +9,7 @@
 
 #include "impl/analysis/ends.h"
 #include "impl/analysis/forms.h"
+#include "impl/base/strict_json.h"
 #include "impl/plan/cluster.h"
 
 namespace lamina::analysis {
@@ -31,7 +31,7 @@ struct PublishedRow {
 // Strict: types and ranges checked, no id twice; null, an empty text and an absent key all mean "not stated". Throws
 // UsageError with one line that names file, row and key. A row with an unknown key is read and never predicted, so that
 // it costs the others nothing.
-std::vector<PublishedRow> published_from_json(const nlohmann::json& document, std::string_view where);
+std::vector<PublishedRow> published_from_json(const Json& document, std::string_view where);
 std::vector<PublishedRow> read_published(const std::filesystem::path& file);
 
 // The clusters that rows are predicted on, found in `directory`: one a device type. Those that are not there are left

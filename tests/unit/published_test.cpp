@@ -10,7 +10,7 @@
 
 #include "impl/analysis/cluster_file.h"
 #include "impl/analysis/paper.h"
-#include "impl/base/error.h"
+#include "json_refusals.h"
 
 namespace lamina::analysis {
 namespace {
@@ -30,9 +30,9 @@ const PublishedRow& row_named(const std::vector<PublishedRow>& rows, std::string
   return *found;
 }
 
-nlohmann::json document(const char* name = "measurements.json") {
+Json document(const char* name = "measurements.json") {
   std::ifstream stream(scenarios / "published" / name);
-  return nlohmann::json::parse(stream);
+  return Json::parse(stream);
 }
 
 // ---- Reading -------------------------------------------------------------------------------------------------------
@@ -46,19 +46,11 @@ TEST(PublishedFiles, AllRead) {
   }
 }
 
-void expect_refusal(const nlohmann::json& document, const std::string& part) {
-  try {
-    published_from_json(document, "m.json");
-    FAIL() << "accepted; expected a refusal with '" << part << "'";
-  } catch (const UsageError& error) {
-    const std::string message = error.what();
-    EXPECT_EQ(message.rfind("m.json", 0), 0u) << message;
-    EXPECT_NE(message.find(part), std::string::npos) << message;
-    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
-  }
+void expect_refusal(const Json& document, const std::string& part) {
+  expect_one_line([&] { published_from_json(document, "m.json"); }, "m.json", part);
 }
 
-nlohmann::json with(const char* key, const nlohmann::json& value) {
+Json with(const char* key, const Json& value) {
   auto changed = document();
   changed["rows"][1][key] = value;
   return changed;
@@ -72,12 +64,12 @@ TEST(PublishedRefusals, Keys) {
   auto changed = document();
   changed["rows"][0].erase("id");
   expect_refusal(changed, "rows[0]: key 'id' is missing");
-  expect_refusal(nlohmann::json::object(), "key 'rows' is missing");
-  expect_refusal({{"rows", nlohmann::json::array()}}, "at least one row");
+  expect_refusal(Json::object(), "key 'rows' is missing");
+  expect_refusal({{"rows", Json::array()}}, "at least one row");
   expect_refusal({{"rows", 3}}, "must be an array");
   expect_refusal({{"rows", {3}}}, "rows[0]: must be an object");
-  expect_refusal(nlohmann::json::array(), "must be an object");
-  expect_refusal(nlohmann::json(), "must be an object");
+  expect_refusal(Json::array(), "must be an object");
+  expect_refusal(Json(), "must be an object");
 }
 
 TEST(PublishedRefusals, Values) {
@@ -99,22 +91,7 @@ TEST(PublishedRefusals, Values) {
 }
 
 TEST(PublishedRefusals, Files) {
-  const auto file = std::filesystem::temp_directory_path() / "lamina_published_test.json";
-  const auto refused = [&](const std::string& content, const std::string& part) {
-    std::ofstream(file) << content;
-    try {
-      read_published(file);
-      FAIL() << content;
-    } catch (const UsageError& error) {
-      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
-      EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
-    }
-    std::filesystem::remove(file);
-  };
-  refused("", "not valid JSON");
-  refused(R"({"rows": [{"id": "a"},]})", "not valid JSON");
-  refused(R"({"rows": [{"id": "a", "id": "b"}]})", "'id' stands twice");
-  EXPECT_THROW(read_published("nowhere.json"), UsageError);
+  expect_strict_reading([](const std::filesystem::path& file) { read_published(file); });
 }
 
 // ---- Rows that cannot be predicted, and what is read into others ---------------------------------------------------
