@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <fstream>
 
 #include "json_refusals.h"
 
@@ -13,10 +12,7 @@ namespace {
 
 const std::filesystem::path folder = std::filesystem::path(LAMINA_TEST_DATA_DIR) / ".." / "scenarios" / "clusters";
 
-Json shipped() {
-  std::ifstream stream(folder / "a100-80gb-infiniband.json");
-  return Json::parse(stream);
-}
+Json shipped() { return read_strict_json((folder / "a100-80gb-infiniband.json").string()); }
 
 TEST(ClusterFiles, AllRead) {
   int count = 0;
@@ -27,6 +23,19 @@ TEST(ClusterFiles, AllRead) {
     ++count;
   }
   EXPECT_GE(count, 4);
+}
+
+// "… 312 TFLOP/s dense": the rate that a source states is the one that stands beside it.
+TEST(ClusterFiles, PeakRatesAreThoseOfTheirSources) {
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    for (const auto& [precision, rate] : read_cluster(entry.path()).device.peak_flops_per_s) {
+      const std::size_t unit = rate.source.find(" TFLOP/s");
+      ASSERT_NE(unit, std::string::npos) << rate.source;
+      const std::size_t number = rate.source.rfind(' ', unit - 1) + 1;
+      EXPECT_DOUBLE_EQ(std::stod(rate.source.substr(number, unit - number)) * 1e12, rate.value)
+          << entry.path() << " " << precision << ": " << rate.source;
+    }
+  }
 }
 
 TEST(ClusterFiles, ThePapersTwo) {
