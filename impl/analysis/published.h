@@ -14,13 +14,13 @@
 
 namespace lamina::analysis {
 
-// A row as its source states it. What is not stated there is empty.
+// A row as its source states it, and the cluster file whose machine is meant. What is not stated is empty.
 struct PublishedRow {
-  std::string id, model, gpu, schedule, recompute, precision, iteration_kind, memory_unit, source;
+  std::string id, model, gpu, cluster, schedule, recompute, precision, iteration_kind, memory_unit, source;
   std::optional<std::int64_t> layers, hidden, heads, ffn, sequence, vocabulary;
   std::optional<std::int64_t> tensor, pipeline, data, gpus, node_gpus;
   std::optional<std::int64_t> micro_batch, global_batch, interleave, zero_stage;
-  std::optional<bool> sequence_parallel;
+  std::optional<bool> sequence_parallel, verified;
   std::optional<double> iteration_s, samples_per_s, memory;
   std::string unknown_key;  // a key that this program does not know: the row may mean what it cannot read
 
@@ -34,8 +34,8 @@ struct PublishedRow {
 std::vector<PublishedRow> published_from_json(const Json& document, std::string_view where);
 std::vector<PublishedRow> read_published(const std::filesystem::path& file);
 
-// The clusters that rows are predicted on, found in `directory`: one a device type. Those that are not there are left
-// out; a row that needs one says so.
+// The clusters that rows are predicted on: every *.json in `directory`, in the order of their names. A row takes the
+// one that its `cluster` names, else the first with its GPU.
 std::vector<Cluster> read_published_clusters(const std::filesystem::path& directory);
 
 enum class LinkRates : std::uint8_t { reached, nominal };
