@@ -541,9 +541,12 @@ TEST(PublishedFigure, HasEveryRowAndSaysWhatIsNotMet) {
   EXPECT_FALSE(figure.rows[3].at("predicted_step_s").is_null());
   EXPECT_EQ(figure.rows[3].at("reason"), "no measured step time");
   EXPECT_EQ(figure.data.at("summary").at("rows"), 13);
+  EXPECT_EQ(figure.data.at("more_than_10_percent_off"), Json({"narayanan21-t2-zero3-175B-384"}));
   const auto words = figure.data.at("conclusion").get<std::string>();
   for (const char* part :
-       {"13 of 15 rows compared", "narayanan21-t2-zero3-175B-384 (0.88)", "Not met at the links' nominal",
+       {"13 of 15 rows compared", "Errors above 10 %: narayanan21-t2-zero3-175B-384 (0.88).",
+        "Not met at the links' nominal rates (predicted too fast by an error above 20 %, with more than 10 % of the "
+        "step",
         "narayanan21-t2-zero3-175B-1536 (0.63)", "Not compared: narayanan21-t1-39B", "every second row"}) {
     EXPECT_NE(words.find(part), std::string::npos) << part << " in " << words;
   }
