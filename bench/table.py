@@ -60,9 +60,9 @@ def kernels(folder):
     for name, entry in found.items():
         if name in ("limit_product", "limit_exponential/128"):
             continue
-        triad = found["limit_triad/" + name.split("/")[1]]["bytes_per_second"]
+        memory = found["limit_memory/" + name.split("/")[1]]["bytes_per_second"]
         exp = entry["items_per_second"] / exponentials if name.startswith(with_exponentials) else None
-        row(name, f"{entry['bytes_per_second'] / 1e9:.1f}", f"{entry['bytes_per_second'] / triad:.2f}",
+        row(name, f"{entry['bytes_per_second'] / 1e9:.1f}", f"{entry['bytes_per_second'] / memory:.2f}",
             "" if exp is None else f"{exp:.2f}", f"{entry['spread']:.2f}")
 
 

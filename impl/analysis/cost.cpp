@@ -163,7 +163,7 @@ PlanCost cost_of(const StepPlan& plan, const Setting& setting) {
   cost.step = step_time(plan, stages, cost.layer);
   cost.memory = device_memory(plan, setting);
   cost.offload = offload_need(plan, setting, cost.layer, cost.step.total_s);
-  cost.traffic = data_traffic(plan, std::llround(stages.layers_each), 0, 0);
+  cost.traffic = data_traffic(plan, std::llround(stages.layers_each), kGatheredLayers, 0);
   cost.data_bytes_sent = data_bytes_sent(cost.traffic, setting.model, plan, setting.wire);
   const double boundary = static_cast<double>(plan.micro_batch * setting.model.sequence * setting.model.hidden) *
                           setting.wire.activation / static_cast<double>(plan.tensor);

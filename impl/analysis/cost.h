@@ -76,7 +76,7 @@ struct PlanCost {
   StepTime step;
   MemoryBytes memory;
   OffloadNeed offload;
-  DataTraffic traffic;             // pipeline rank 0, without resident layers
+  DataTraffic traffic;             // pipeline rank 0, two layers resident
   double data_bytes_sent = 0;      // a rank and step
   double boundary_bytes_sent = 0;  // a tensor rank and step, both directions, averaged over the pipeline's ranks
   double share_of_critical_batch = 0;

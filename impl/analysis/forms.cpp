@@ -402,25 +402,21 @@ DataTraffic data_traffic(const StepPlan& plan, std::int64_t layers, std::int64_t
     return {k, reductions};
   }
   if (plan.order == Order::gpipe) {
-    return {2 * m * k - p, reductions};
+    return {2 * visits * k - p, reductions};
   }
   if (plan.order == Order::one_forward_one_backward) {
-    return {2 * m * k - p * std::max(1.0, 2 * (m - ahead) - 1), reductions};
+    return {2 * visits * k - p * std::max(1.0, 2 * (m - ahead) - 1), reductions};
   }
-  return {2 * n * k - p * (2 * n - 1), reductions};
+  return {2 * visits * k - p * (2 * visits - 1), reductions};
 }
 
-std::optional<std::string_view> traffic_not_covered(const StepPlan& plan, std::int64_t layers, std::int64_t resident) {
+std::optional<std::string_view> traffic_not_covered(const StepPlan& plan, std::int64_t layers) {
   if (plan.order == Order::interleaved && plan.zero_stage == 3) {
     return "there is no form for the gathers of interleaved 1F1B with ZeRO-3";
   }
   if (plan.order == Order::interleaved && plan.zero_stage == 2 && !plan.keep_full_gradient &&
       layers < 2 * plan.chunks) {
     return "there is no form for the reductions of interleaved 1F1B with ZeRO-2 in chunks of one layer";
-  }
-  const bool ordinary = plan.order == Order::gpipe || plan.order == Order::one_forward_one_backward;
-  if (ordinary && plan.zero_stage == 3 && resident != 0 && resident != 2 && resident < layers) {
-    return "the forms for gathers in ordinary pipelines are for two resident layers";
   }
   return std::nullopt;
 }

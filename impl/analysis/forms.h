@@ -131,7 +131,7 @@ double compute_time(const StepPlan& plan, const Stages& stages, double both_s);
 //   modular      per direction and group of u = m/n, p = max(t, c):
 //                (K − 1) max(u p, L (t + c)) + (u − 1) p + t + (q − 1)(t + c)
 //   gpipe        per direction: (m − 1) max(K t, c) + N t + (L − 1) c
-//   1f1b         adds 2c (L − 1 + ⌊(m − 1)(L − 1)/L⌋)
+//   1f1b         adds 2c (L − 1 + ⌊(m − 1)(L − 1)/L⌋); exact while c ≤ K t_f, a lower bound beyond
 //   interleaved  in groups of L adds 2c (v L − 1) while c ≤ (K/v) t_f
 double pipeline_time(const StepPlan& plan, const Stages& stages, const LayerTimes& times);
 
@@ -171,17 +171,17 @@ std::optional<std::string_view> not_covered(const StepPlan& plan, const Stages& 
 //           gpipe 2mK − P, mK;  1f1b 2mK − P max(1, 2(m − x) − 1), mK;  x = min(m, L − 1 − rank)
 //           K where all of them stay (P ≥ K)
 //
-// A rank of one layer takes consecutive micro-batches through it in one visit: gpipe reduces once in place of m times,
-// 1f1b max(1, m − x) times.
+// A rank of one layer takes consecutive micro-batches through it in one visit: once in place of m times in gpipe,
+// max(1, m − x) times in 1f1b.
 struct DataTraffic {
   double gathers = 0;
   double reductions = 0;
 };
+inline constexpr std::int64_t kGatheredLayers = 2;  // P where nothing else is said, as in the forms of time and memory
 DataTraffic data_traffic(const StepPlan& plan, std::int64_t layers, std::int64_t resident, std::int64_t rank);
 
-// Why that count is not known, or nothing where it is: ordinary pipelines with ZeRO-3 and other residents than none,
-// two or all; interleaved with ZeRO-3, or with ZeRO-2 in chunks of one layer.
-std::optional<std::string_view> traffic_not_covered(const StepPlan& plan, std::int64_t layers, std::int64_t resident);
+// Why that count is not known, or nothing where it is: interleaved with ZeRO-3, or with ZeRO-2 in chunks of one layer.
+std::optional<std::string_view> traffic_not_covered(const StepPlan& plan, std::int64_t layers);
 
 // (gathers w_g + reductions w_r) (D − 1)/D · 12 d²/A, each layer padded to a multiple of D.
 double data_bytes_sent(const DataTraffic& traffic, const ModelShape& model, const StepPlan& plan,

@@ -23,7 +23,7 @@ double about_ops(const analysis::StepPlan& plan, std::int64_t layers) {
   const double passes = 2 * static_cast<double>(layers) + 3;  // embedding twice, head once
   const double transfers = 4 * analysis::boundaries_crossed(plan, layers);
   const auto layers_each = static_cast<std::int64_t>(analysis::stages_of(layers, plan.pipeline).layers_each);
-  const analysis::DataTraffic traffic = analysis::data_traffic(plan, layers_each, 0, 0);
+  const analysis::DataTraffic traffic = analysis::data_traffic(plan, layers_each, analysis::kGatheredLayers, 0);
   return micro_batches * (passes + transfers) +
          static_cast<double>(plan.pipeline) * (traffic.gathers + traffic.reductions);
 }
@@ -87,11 +87,18 @@ analysis::Confirmation confirm(const analysis::PlanCost& cost, const ModelShape&
   return confirmation;
 }
 
-const analysis::Confirmation& Confirmer::operator()(const analysis::PlanCost& cost, const ModelShape& model) {
+const analysis::Confirmation* Confirmer::known(const analysis::PlanCost& cost, const ModelShape& model) const {
   for (const Done& done : done_) {
     if (done.plan == cost.plan && done.times == cost.layer && done.model == model) {
-      return done.confirmation;
+      return &done.confirmation;
     }
+  }
+  return nullptr;
+}
+
+const analysis::Confirmation& Confirmer::operator()(const analysis::PlanCost& cost, const ModelShape& model) {
+  if (const analysis::Confirmation* const before = known(cost, model)) {
+    return *before;
   }
   return done_.emplace_back(cost.plan, cost.layer, model, confirm(cost, model, limits_)).confirmation;
 }

@@ -38,7 +38,9 @@ class Confirmer {
  public:
   explicit Confirmer(const ConfirmLimits& limits = {}) : limits_(limits) {}
   const analysis::Confirmation& operator()(const analysis::PlanCost& cost, const ModelShape& model);
-  std::size_t simulated() const { return done_.size(); }
+  // What it has said of the plan before; null where it has said nothing.
+  const analysis::Confirmation* known(const analysis::PlanCost& cost, const ModelShape& model) const;
+  std::size_t judged() const { return done_.size(); }
 
  private:
   struct Done {

@@ -130,7 +130,7 @@ std::string text_of(const LinkCommandOptions& options, int launched) {
     throw UsageError(fmt::format("--ranks is {}, but the launcher started {}", options.ranks, launched));
   }
   check_sizes(options.sizes);
-  return fmt::format("{} {} {} {} {}", options.sizes.least_bytes, options.sizes.most_bytes,
+  return fmt::format("{} {} {} {} {} {}", version_text(), options.sizes.least_bytes, options.sizes.most_bytes,
                      options.sizes.seconds_a_size, options.json, options.cluster);
 }
 

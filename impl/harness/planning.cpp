@@ -61,16 +61,17 @@ analysis::RateKind rate_kind(const std::string& name) {
   return name == "nominal" ? analysis::RateKind::nominal : analysis::RateKind::reached;
 }
 
-// What reports ask about a plan's schedule; each plan is simulated once, and none any more after an interrupt.
+// What reports ask about a plan's schedule. Each plan is simulated once. After an interrupt none is any more, but what
+// is known already is told.
 analysis::Confirm confirming(std::FILE* errors) {
   const auto confirmer = std::make_shared<Confirmer>();
   const bool live = isatty(fileno(errors)) == 1;
   return [confirmer, live, errors](const analysis::PlanCost& cost, const ModelShape& model) {
-    if (interrupted) {
+    if (interrupted && confirmer->known(cost, model) == nullptr) {
       return analysis::Confirmation{.reason = "stopped before it was simulated"};
     }
     if (live) {
-      fmt::print(errors, "\r\033[Ksimulated {} plans", confirmer->simulated());
+      fmt::print(errors, "\r\033[K{} plans judged by their schedules", confirmer->judged());
       std::fflush(errors);
     }
     const analysis::Confirmation confirmation = (*confirmer)(cost, model);

@@ -129,7 +129,7 @@ Prediction predict(const Method& method, const Plan& plan, const Precision& prec
   }
   for (const Share& share : shares_of(method, plan)) {
     prediction.memory.push_back(predict_memory(share, plan, precision, moments_of(optimizer)));
-    if (const auto reason = analysis::traffic_not_covered(step_plan_of(plan), share.layers, plan.resident_layers)) {
+    if (const auto reason = analysis::traffic_not_covered(step_plan_of(plan), share.layers)) {
       prediction.reason = *reason;
     } else {
       prediction.traffic.push_back(predict_traffic(share, plan, precision));

@@ -31,7 +31,8 @@ struct TrafficPrediction {
 // Bytes of a rank that the forms cover: state, checkpoints at unit boundaries and buffers of gathered parameters and of
 // gradients under reduction (the resident layers, two layers' gradients, and both of the embedding and the head). What
 // a layer in flight needs (working set) and the transport's own buffers are counted but not predicted. A pipeline rank
-// also holds up to four activations on their way from or to its neighbours, whatever the micro-batches.
+// also holds up to three activations on their way from or to its neighbours, whatever the micro-batches; interleaved
+// with chunks of unequal length, which the form counts at their mean, one more.
 struct MemoryPrediction {
   std::int64_t parameters = 0;
   std::int64_t gradients = 0;

@@ -1,7 +1,6 @@
 #include "impl/harness/prepare.h"
 
 #include <algorithm>
-#include <limits>
 #include <map>
 
 #include "impl/base/error.h"
@@ -16,13 +15,20 @@ void check_fits(const PreparedRun& run) {
   if (run.prediction.memory.empty()) {
     return;
   }
-  double least = std::numeric_limits<double>::infinity();  // of the stages
+  std::vector<double> of_a_rank;  // [stage]
   for (const MemoryPrediction& memory : run.prediction.memory) {
-    least = std::min(least, static_cast<double>(memory.state()) + static_cast<double>(memory.checkpoints) +
-                                static_cast<double>(memory.gathered));
+    of_a_rank.push_back(static_cast<double>(memory.state()) + static_cast<double>(memory.checkpoints) +
+                        static_cast<double>(memory.gathered));
   }
+  std::sort(of_a_rank.begin(), of_a_rank.end());
   const std::int64_t ranks = run.share.most_on_a_host;
-  const double bytes = static_cast<double>(ranks) * least;
+  double bytes = 0;  // if they are those that need the least
+  std::int64_t left = ranks;
+  for (const double stage : of_a_rank) {
+    const std::int64_t alike = std::min(left, run.plan().parallel.data);
+    bytes += static_cast<double>(alike) * stage;
+    left -= alike;
+  }
   if (const double available = physical_memory_bytes(); bytes > available) {
     throw UsageError(fmt::format("{} ranks need at least {:.3g} GB; this machine has {:.3g} GB", ranks, bytes / 1e9,
                                  available / 1e9));

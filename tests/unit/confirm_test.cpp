@@ -173,10 +173,10 @@ TEST(Confirmed, ThePlanWithTheSameTimesIsSimulatedOnce) {
   const PlanCost faster = analysis::cost_of(exact_plans().front(), small_cluster(1e8));
   const std::optional<double> first = confirmer(cost, kModel).step_s;
   EXPECT_EQ(confirmer(cost, kModel).step_s, first);
-  EXPECT_EQ(confirmer.simulated(), 1U);
+  EXPECT_EQ(confirmer.judged(), 1U);
   EXPECT_LT(confirmer(faster, kModel).step_s, first);
   EXPECT_LT(confirmer(cost, with_layers(6)).step_s, first);
-  EXPECT_EQ(confirmer.simulated(), 3U);
+  EXPECT_EQ(confirmer.judged(), 3U);
 }
 
 }  // namespace

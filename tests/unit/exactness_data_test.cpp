@@ -262,7 +262,7 @@ TEST(GathersAndReductions, TheTableAtRandom) {
         c.schedule.method = methods[method];
         c.schedule.data = 2;
         c.schedule.pipeline = method < 2 ? 1 : dice.whole(2, 4);
-        c.schedule.layers = c.schedule.pipeline * dice.whole(3, 5);
+        c.schedule.layers = c.schedule.pipeline * dice.whole(1, 5);
         if (method == 1 || method == 4) {
           draw_groups(dice, c);
         } else {
@@ -270,10 +270,8 @@ TEST(GathersAndReductions, TheTableAtRandom) {
         }
         c.schedule.zero_stage = static_cast<int>(dice.whole(0, 3));
         c.schedule.keep_full_gradient = c.schedule.zero_stage >= 2 && dice.whole(0, 1) == 1;
-        // Ordinary pipelines have a form for two residents, the others for any number below a rank's layers.
-        const std::int64_t layers = c.schedule.layers / c.schedule.pipeline;
-        const bool ordinary = method == 2 || method == 3;
-        c.schedule.resident_layers = c.schedule.zero_stage < 3 ? 0 : ordinary ? 2 : dice.whole(1, layers - 1);
+        c.schedule.resident_layers =
+            c.schedule.zero_stage < 3 ? 0 : dice.whole(1, c.schedule.layers / c.schedule.pipeline + 1);
       },
       [](const Case& c) {
         const Schedule schedule = verified(c.schedule);

@@ -116,6 +116,22 @@ TEST(Transfers, OneForwardOneBackwardUpToAStage) {
   });
 }
 
+TEST(Transfers, OneForwardOneBackwardBeyondAStageTakesAtLeastTheForm) {
+  for_each_case(
+      27,
+      [](Dice& dice, Case& c) {
+        c.schedule.method = "one_f_one_b";
+        draw_layers(dice, c, true);
+        c.schedule.micro_batches = dice.whole(1, 10);
+        const auto stage = static_cast<double>(c.schedule.layers / c.schedule.pipeline);
+        c.times.boundary_s = stage * c.times.forward_s * dice.real(1, 4);
+      },
+      [](const Case& c) {
+        const Schedule schedule = verified(c.schedule);
+        EXPECT_GE(simulated(schedule, c.times) / form_of(schedule, c.times), 1 - kClose);
+      });
+}
+
 TEST(Transfers, ModularWithAnyTransferWhenLayersDivide) {
   expect_exact(22, [](Dice& dice, Case& c) {
     c.schedule.method = "modular_pipeline";

@@ -230,6 +230,7 @@ int compare_with_schedules(std::string_view method, std::int64_t pipeline) {
           if ((full && zero_stage < 2) || (method == "interleaved_one_f_one_b" && layers < 2 * pipeline)) {
             continue;
           }
+          c.resident_layers = zero_stage == 3 ? 1 + micro_batches % 3 : 0;
           SCOPED_TRACE(to_string(c));
           const Schedule schedule = schedule_of(c);
           const Prediction prediction = predicted(schedule.plan);

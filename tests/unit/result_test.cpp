@@ -616,6 +616,31 @@ TEST(Trace, HasATrackForEachStreamAndAnArrowForEachMessage) {
   EXPECT_EQ(ends[0]["tid"], static_cast<int>(StreamKind::receive_forward));
 }
 
+// At two stages both directions are messages between the same ranks. Here the gradient of one micro-batch starts before
+// and ends after an activation: each arrow joins the two ends of its own message.
+TEST(Trace, TellsTheDirectionsOfMessagesApart) {
+  Schedule schedule;
+  schedule.plan.parallel = {.data = 1, .pipeline = 2, .tensor = 1};
+  schedule.programs.resize(2);
+  schedule.programs[0].ops = {op(0, OpKind::send, StreamKind::send_backward, 1),
+                              op(1, OpKind::send, StreamKind::send_forward, 1)};
+  schedule.programs[1].ops = {op(0, OpKind::receive, StreamKind::receive_forward, 0),
+                              op(1, OpKind::receive, StreamKind::receive_backward, 0)};
+  const Trace trace{{0, 0, 0, 0.001, 0.005}, {1, 0, 0, 0.002, 0.003}, {0, 1, 0, 0.002, 0.003}, {1, 1, 0, 0.001, 0.005}};
+  ChromeTrace chrome;
+  chrome.add_run("both ways", schedule, trace);
+  const Json json = Json::parse(chrome.text());
+  const auto starts = events_with(json, "ph", "s");
+  const auto ends = events_with(json, "ph", "f");
+  ASSERT_EQ(starts.size(), 2);
+  ASSERT_EQ(ends.size(), 2);
+  for (std::size_t i = 0; i < 2; ++i) {
+    const bool activation = starts[i]["tid"] == static_cast<int>(StreamKind::send_forward);
+    EXPECT_EQ(ends[i]["tid"],
+              static_cast<int>(activation ? StreamKind::receive_forward : StreamKind::receive_backward));
+  }
+}
+
 TEST(Trace, IsWrittenBesideTheResult) {
   const Ran ran = run(small_scenario(), fakes::backend(), true);
   const std::string out = "Trace.IsWrittenBesideTheResult/scenario.json.out";

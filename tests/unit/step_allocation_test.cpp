@@ -1,10 +1,11 @@
 // What a step works on exists before the first step: once training runs, the heap gives out no more than the small
-// records of messages and closures. Every allocation of this program is looked at.
+// records of messages and closures. Every allocation of this program and its libraries is looked at: the C library's
+// functions, by which operator new allocates too, are replaced by ones that look and pass on.
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstdlib>
-#include <new>
 
 #include "impl/engine/train.h"
 #include "tests/unit/schedule_cases.h"
@@ -14,29 +15,44 @@ namespace {
 std::atomic<bool> watching = false;
 std::atomic<std::size_t> largest = 0;
 
-void* allocate(std::size_t bytes, std::size_t alignment) {
+void look_at(std::size_t bytes) {
   if (watching) {
     std::size_t seen = largest;
     while (bytes > seen && !largest.compare_exchange_weak(seen, bytes)) {
     }
   }
-  void* const memory = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
-  if (memory == nullptr) {
-    throw std::bad_alloc();
-  }
-  return memory;
 }
 
 }  // namespace
 
-void* operator new(std::size_t bytes) { return allocate(bytes, __STDCPP_DEFAULT_NEW_ALIGNMENT__); }
-void* operator new(std::size_t bytes, std::align_val_t alignment) {
-  return allocate(bytes, static_cast<std::size_t>(alignment));
+extern "C" {
+void* __libc_malloc(std::size_t bytes);
+void* __libc_calloc(std::size_t count, std::size_t bytes);
+void* __libc_realloc(void* memory, std::size_t bytes);
+void* __libc_memalign(std::size_t alignment, std::size_t bytes);
+
+void* malloc(std::size_t bytes) {
+  look_at(bytes);
+  return __libc_malloc(bytes);
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+void* calloc(std::size_t count, std::size_t bytes) {
+  look_at(count * bytes);
+  return __libc_calloc(count, bytes);
+}
+void* realloc(void* memory, std::size_t bytes) {
+  look_at(bytes);
+  return __libc_realloc(memory, bytes);
+}
+void* aligned_alloc(std::size_t alignment, std::size_t bytes) {
+  look_at(bytes);
+  return __libc_memalign(alignment, bytes);
+}
+int posix_memalign(void** memory, std::size_t alignment, std::size_t bytes) {
+  look_at(bytes);
+  *memory = __libc_memalign(alignment, bytes);
+  return *memory == nullptr ? ENOMEM : 0;
+}
+}
 
 namespace lamina {
 namespace {
