@@ -114,4 +114,15 @@ void write_whole_file(const std::string& path, const std::function<void(const Wr
   file.name(path, existing);
 }
 
+bool written(std::FILE* stream, std::string_view text) {
+  const bool taken = std::fwrite(text.data(), 1, text.size(), stream) == text.size();
+  return std::fflush(stream) == 0 && taken;
+}
+
+void print(std::FILE* stream, std::string_view text) {
+  if (!written(stream, text)) {
+    throw Error("the output cannot be written");
+  }
+}
+
 }  // namespace lamina

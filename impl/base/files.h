@@ -1,7 +1,8 @@
-// Files that are either whole or not there.
+// Files that are either whole or not there, and streams that have taken everything.
 #pragma once
 
 #include <cstdint>
+#include <cstdio>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -19,5 +20,9 @@ void write_whole_file(const std::string& path, std::string_view content, Existin
 using WritePiece = std::function<void(std::string_view)>;
 void write_whole_file(const std::string& path, const std::function<void(const WritePiece&)>& produce,
                       Existing existing);
+
+// Writes to a stream, all of it, now. False, or an Error, where something stayed behind (a full disk, a closed pipe).
+bool written(std::FILE* stream, std::string_view text);
+void print(std::FILE* stream, std::string_view text);
 
 }  // namespace lamina

@@ -118,8 +118,8 @@ class Runner : public RankRunner {
   }
 
   void run(const std::function<void(std::int64_t, const RankStep&)>& finished) override {
-    sum_over(groups_.world(), 0);  // nobody's first step holds another's set-up, and the trace has one beginning
-    run_start_ = Clock::now();
+    sum_over(groups_.world(), 0);  // nobody's first step holds another's set-up
+    run_start_ = common_start();
     for (step_ = 0; step_ < steps(); ++step_) {
       finished(step_, run_step());
       if (request_.dump && request_.dump->step == step_) {
@@ -144,6 +144,21 @@ class Runner : public RankRunner {
   };
 
   std::int64_t steps() const { return request_.warmup_steps + request_.measured_steps; }
+
+  // The trace's one beginning. Ranks of one host share its clock, and take the first rank's time; on another host the
+  // clock began elsewhere, and that all have come this far together is the best there is.
+  Clock::time_point common_start() {
+    const Clock::time_point now = Clock::now();
+    if (!request_.communication) {
+      return now;
+    }
+    const double own_s = std::chrono::duration<double>(now.time_since_epoch()).count();
+    const double first_s = sum_over(groups_.world(), transport_.rank() == 0 ? own_s : 0);
+    constexpr double kApart_s = 1;  // more than one exchange of a few bytes takes
+    return std::abs(own_s - first_s) > kApart_s
+               ? now
+               : now + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(first_s - own_s));
+  }
 
   RankStep run_step() {
     const double start_s = seconds_since(run_start_);

@@ -126,7 +126,10 @@ class Writer {
     const auto within = [](const TraceEvent& event, double share) {
       return (event.start_s + share * (event.end_s - event.start_s)) * kMicroseconds;
     };
-    const double start = within(from, 0.1);
+    if (from.start_s > to.end_s) {
+      return;  // clocks of two hosts that are further apart than the message was long: there is no such arrow
+    }
+    const double start = std::min(within(from, 0.1), within(to, 1));
     const double end = std::max(start, within(to, 0.9));
     const std::int64_t id = next_flow_++;
     add(R"({{"ph":"s","name":"message","cat":"message","id":{},"pid":{},"tid":{},"ts":{:.3f}}})", id,

@@ -59,13 +59,6 @@ struct Options {
   std::string cluster;
 };
 
-void print(std::FILE* stream, const std::string& text) {
-  std::fputs(text.c_str(), stream);
-  if (std::fflush(stream) != 0) {
-    throw Error("the output cannot be written");
-  }
-}
-
 Scenario read(const Options& options) {
   if (options.scenario.empty()) {
     throw UsageError("name a scenario file");

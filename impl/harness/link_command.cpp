@@ -86,11 +86,7 @@ Json measured_json(const Measured& measured) {
 }
 
 int report(const Measured& measured, const LinkCommandOptions& options, std::FILE* output) {
-  const std::string text = transport_words(measured) + port_words(measured) + link_table(measured.link);
-  std::fputs(text.c_str(), output);
-  if (std::fflush(output) != 0) {
-    throw Error("the output cannot be written");
-  }
+  print(output, transport_words(measured) + port_words(measured) + link_table(measured.link));
   const Existing existing = options.force ? Existing::replace : Existing::refuse;
   if (!options.json.empty()) {
     write_whole_file(options.json, measured_json(measured).dump(2) + "\n", existing);

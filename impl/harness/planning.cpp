@@ -44,13 +44,6 @@ class CatchInterrupt {
   struct sigaction before_ {};
 };
 
-void print(std::FILE* stream, const std::string& text) {
-  std::fputs(text.c_str(), stream);
-  if (std::fflush(stream) != 0) {
-    throw Error("the output cannot be written");
-  }
-}
-
 void refuse_existing(const std::filesystem::path& file, bool force) {
   if (!force && std::filesystem::exists(file)) {
     throw UsageError(fmt::format("{} exists; --force replaces it", file.string()));

@@ -102,8 +102,7 @@ void Reporter::clear_line() {
 
 void Reporter::table(const std::string& text) {
   clear_line();  // both may be the same terminal
-  const bool written = std::fputs(text.c_str(), table_) >= 0 && std::fflush(table_) == 0;
-  table_lost_ = table_lost_ || !written;
+  table_lost_ = !written(table_, text) || table_lost_;
 }
 
 void Reporter::progress(const std::string& line, bool important) {

@@ -270,6 +270,11 @@ def case_netlab(place):
     ended = place.finish(process, begin, out)
     check_fine(ended)
     check(ended.errors.count("netlab: rank ") == 3, "no counters", ended)
+    for rate in ("600mbti", "0bit"):  # the second is for tc to refuse: no run over a link that is not shaped
+        refused = subprocess.run([place.options.mpiexec, "run", "--rate", rate, "--", "true"], capture_output=True,
+                                 text=True, check=False)
+        check(refused.returncode == 2 and refused.stderr.count("\n") == 1 and rate in refused.stderr,
+              f"{rate}: {refused.returncode}, {refused.stderr}", ended)
     traffic = ended.result["runs"][1]["metrics"]["traffic_bytes"]
     for rank, wire in zip(traffic["per_rank"], traffic["wire"]["per_rank"]):
         ledger = rank["data"]["reduce"] * traffic["wire"]["steps"]
