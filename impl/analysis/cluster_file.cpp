@@ -8,8 +8,6 @@
 namespace lamina::analysis {
 namespace {
 
-using nlohmann::json;
-
 constexpr Range positive{0, 1e30, true};
 constexpr Range share{0, 1, true};
 
@@ -74,7 +72,7 @@ Device device(const Field& node) {
 
 }  // namespace
 
-Cluster cluster_from_json(const json& document, std::string_view where) {
+Cluster cluster_from_json(const Json& document, std::string_view where) {
   const Field root{document, std::string(where)};
   check_keys(root, {"schema_version", "name", "purpose", "node_size", "device", "links"});
   const Field version = child(root, "schema_version");
@@ -104,7 +102,7 @@ Cluster cluster_from_json(const json& document, std::string_view where) {
 }
 
 Cluster read_cluster(const std::filesystem::path& file) {
-  return cluster_from_json(read_json_document(file), file.string());
+  return cluster_from_json(read_strict_json(file.string()), file.string());
 }
 
 PaperClusters read_paper_clusters(const std::filesystem::path& directory) {

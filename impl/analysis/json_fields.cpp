@@ -2,43 +2,18 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <set>
-#include <utility>
 
 #include "impl/base/error.h"
+#include "impl/base/nearest.h"
 
 namespace lamina::analysis {
-
-using nlohmann::json;
-
-namespace {
-
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) {
-    row[j] = j;
-  }
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i);
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t changed = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, changed}));
-    }
-  }
-  return row.back();
-}
-
-}  // namespace
 
 void refuse(const std::string& path, const std::string& what) { throw UsageError(fmt::format("{}: {}", path, what)); }
 
 std::optional<std::string> unknown_key(const Field& object, const std::vector<std::string_view>& known) {
   for (const auto& [key, unused] : object.value.items()) {
     if (std::find(known.begin(), known.end(), key) == known.end()) {
-      const auto nearest = *std::min_element(
-          known.begin(), known.end(), [&](auto a, auto b) { return edit_distance(a, key) < edit_distance(b, key); });
-      return fmt::format("unknown key '{}' (the nearest known is '{}')", key, nearest);
+      return fmt::format("unknown key '{}' (the nearest known is '{}')", key, nearest_name(key, known));
     }
   }
   return std::nullopt;
@@ -91,36 +66,6 @@ std::int64_t whole_number(const Field& field, std::int64_t least, std::int64_t m
     refuse(field.path, fmt::format("is {}; it must be a whole number from {} to {}", field.value.dump(), least, most));
   }
   return field.value.get<std::int64_t>();
-}
-
-nlohmann::json read_json_document(const std::filesystem::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream) {
-    throw UsageError(fmt::format("{}: cannot be opened", file.string()));
-  }
-  // nlohmann-json keeps the last of two equal keys without a word; the callback sees both.
-  std::vector<std::set<std::string>> open_objects;
-  std::string duplicate;
-  const auto watch = [&](int, json::parse_event_t event, json& parsed) {
-    if (event == json::parse_event_t::object_start) {
-      open_objects.emplace_back();
-    } else if (event == json::parse_event_t::object_end) {
-      open_objects.pop_back();
-    } else if (event == json::parse_event_t::key && !open_objects.back().insert(parsed.get<std::string>()).second) {
-      duplicate = parsed.get<std::string>();
-    }
-    return true;
-  };
-  json document;
-  try {
-    document = json::parse(stream, watch);
-  } catch (const json::exception& error) {
-    throw UsageError(fmt::format("{}: not valid JSON: {}", file.string(), error.what()));
-  }
-  if (!duplicate.empty()) {
-    throw UsageError(fmt::format("{}: key '{}' stands twice in one object", file.string(), duplicate));
-  }
-  return document;
 }
 
 }  // namespace lamina::analysis

@@ -1,20 +1,20 @@
-// Strict reading of JSON documents: every key known, every number in its range, one line that names the place of what
-// is wrong.
+// Strict reading of the values in a JSON document (impl/base/strict_json reads the text): every key known, every number
+// in its range, one line that names the place of what is wrong.
 #pragma once
 
-#include <filesystem>
 #include <initializer_list>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "impl/base/strict_json.h"
+
 namespace lamina::analysis {
 
 // A JSON value together with its path, for errors.
 struct Field {
-  const nlohmann::json& value;
+  const Json& value;
   std::string path;
 };
 
@@ -39,8 +39,5 @@ struct Range {
 };
 double number(const Field& field, Range range);  // finite and in the range
 std::int64_t whole_number(const Field& field, std::int64_t least, std::int64_t most);
-
-// Reads and parses the file; duplicate keys and trailing text are errors. Throws UsageError with one line.
-nlohmann::json read_json_document(const std::filesystem::path& file);
 
 }  // namespace lamina::analysis

@@ -71,6 +71,7 @@ const std::vector<std::string_view>& row_keys() {
                                                   "gpus",
                                                   "gpu",
                                                   "node_gpus",
+                                                  "cluster",
                                                   "micro_batch",
                                                   "global_batch",
                                                   "recompute",
@@ -107,6 +108,7 @@ PublishedRow row_from_json(const Field& row) {
   result.unknown_key = unknown_key(row, row_keys()).value_or("");
   result.model = text_of(row, "model");
   result.gpu = text_of(row, "gpu");
+  result.cluster = text_of(row, "cluster");
   result.schedule = text_of(row, "schedule");
   result.recompute = text_of(row, "recompute");
   result.precision = text_of(row, "precision");
@@ -135,12 +137,12 @@ PublishedRow row_from_json(const Field& row) {
   result.iteration_s = amount_of(row, "iteration_s");
   result.samples_per_s = amount_of(row, "samples_per_s");
   result.memory = amount_of(row, "memory_gib");
+  result.verified = flag_of(row, "verified");
   // Not used, but what stands there must be what the key says.
   for (const char* key : {"params_b", "tflops_per_gpu", "mfu_pct", "hfu_pct"}) {
     amount_of(row, key);
   }
   count_of(row, "model_parallel");
-  flag_of(row, "verified");
   for (const char* key : {"tflops_kind", "seen_in", "note"}) {
     text_of(row, key);
   }
@@ -200,35 +202,71 @@ std::set<std::string> words_of(std::string_view name) {
   return words;
 }
 
-// The first cluster with the row's chip. Its memory may be of another size: that of "a100-80gb" stands for 40 GB too.
-const Cluster& cluster_of(const PublishedRow& row, const std::vector<Cluster>& clusters) {
+// The cluster that the row names, else the first with the row's chip. Its memory may be of another size: that of
+// "a100-80gb" stands for 40 GB too.
+const Cluster& cluster_of(const PublishedRow& row, const std::vector<Cluster>& clusters,
+                          std::vector<std::string>& notes) {
   if (row.gpu.empty()) {
     throw NotPredicted{"'gpu' is not stated"};
   }
   const std::set<std::string> words = words_of(row.gpu);
+  std::vector<const Cluster*> fitting;
   for (const Cluster& cluster : clusters) {
     const std::string device = lower(cluster.device.name);
-    if (words.count(device.substr(0, device.find('-'))) > 0) {
-      return cluster;
+    if (words.count(device.substr(0, device.find('-'))) > 0 && (row.cluster.empty() || row.cluster == cluster.name)) {
+      fitting.push_back(&cluster);
     }
   }
-  throw NotPredicted{fmt::format("no cluster file describes the GPU '{}'", row.gpu)};
+  if (fitting.empty()) {
+    const std::string named = row.cluster.empty() ? "" : fmt::format(" named '{}'", row.cluster);
+    throw NotPredicted{fmt::format("no cluster file{} describes the GPU '{}'", named, row.gpu)};
+  }
+  if (fitting.size() > 1) {
+    notes.push_back(fmt::format("cluster is not stated: read as {}, the first of {} with this GPU",
+                                fitting.front()->name, fitting.size()));
+  }
+  return *fitting.front();
 }
 
-// The schedule's first word; pipelines by the names that their papers use. Breadth-first with a layer a chunk is the
-// modular pipeline.
-Order order_of(const PublishedRow& row, std::int64_t pipeline, std::int64_t chunks) {
+// The order by the names that papers use: the schedule's first word, with all its words where interleaving is told
+// apart. One stage has no pipeline, and what counts is whether a layer takes one micro-batch at a time or all of them.
+// Breadth-first with a layer a chunk is layered accumulation on one stage, the modular pipeline on several.
+Order order_of(const PublishedRow& row, std::int64_t pipeline) {
   const std::string word = lower(row.schedule.substr(0, row.schedule.find(' ')));
+  const auto is = [&](std::initializer_list<std::string_view> names) {
+    return std::find(names.begin(), names.end(), word) != names.end();
+  };
+  const auto a_layer_a_chunk = [&](std::int64_t chunks) {
+    if (chunks * pipeline != *row.layers) {
+      throw NotPredicted{fmt::format("'interleave' is {}, and '{}' has a form for a layer a chunk", chunks, word)};
+    }
+  };
   if (pipeline == 1) {
-    return Order::depth_first;
-  }
-  if (word == "gpipe") {
+    if (is({"", "none", "depth-first", "1f1b", "gpipe", "interleaved", "interleaved-1f1b"})) {
+      return Order::depth_first;
+    }
+    if (is({"layered", "breadth-first"})) {
+      if (row.interleave.value_or(1) > 1) {
+        a_layer_a_chunk(*row.interleave);
+      }
+      return Order::layered;
+    }
+  } else if (is({"gpipe"})) {
+    if (row.interleave.value_or(1) > 1) {
+      throw NotPredicted{fmt::format("'interleave' is {}, and GPipe has one stage a rank", *row.interleave)};
+    }
     return Order::gpipe;
-  }
-  if (word == "1f1b" || word == "interleaved-1f1b" || word == "interleaved") {
+  } else if (is({"1f1b", "interleaved", "interleaved-1f1b"})) {
+    const bool says_so = words_of(row.schedule).count("interleaved") > 0;
+    const std::int64_t chunks = says_so ? needed(row.interleave, "interleave") : row.interleave.value_or(1);
     return chunks > 1 ? Order::interleaved : Order::one_forward_one_backward;
-  }
-  if (word == "modular" || (word == "breadth-first" && chunks * pipeline == row.layers)) {
+  } else if (is({"breadth-first"})) {
+    a_layer_a_chunk(needed(row.interleave, "interleave"));
+    return Order::modular;
+  } else if (is({"modular"})) {
+    if (row.interleave.value_or(1) > 1) {
+      a_layer_a_chunk(*row.interleave);
+    }
     return Order::modular;
   }
   throw NotPredicted{row.schedule.empty() ? "'schedule' is not stated"
@@ -260,13 +298,19 @@ StepPlan plan_of(const PublishedRow& row, std::vector<std::string>& notes) {
                                    plan.data * plan.micro_batch)};
   }
   plan.micro_batches = batch / (plan.data * plan.micro_batch);
-  plan.chunks = row.interleave.value_or(1);
-  plan.order = order_of(row, plan.pipeline, plan.chunks);
+  plan.order = order_of(row, plan.pipeline);
+  plan.chunks = plan.pipeline == 1 ? 1 : row.interleave.value_or(1);
   if (!row.interleave && plan.order == Order::one_forward_one_backward) {
     notes.emplace_back("interleave is not stated: read as none");
   }
   plan.recompute = recompute_of(row);
+  if (!row.sequence_parallel) {
+    notes.emplace_back("seq_parallel is not stated: read as false");
+  }
   plan.sequence_parallel = row.sequence_parallel.value_or(false);
+  if (!row.zero_stage) {
+    notes.emplace_back("zero is not stated: read as 0");
+  }
   plan.zero_stage = static_cast<int>(row.zero_stage.value_or(0));
   if (is_pipeline(plan.order) && plan.order != Order::modular && plan.zero_stage == 2) {
     plan.keep_full_gradient = true;
@@ -292,11 +336,35 @@ struct RowRates {
   Rates pipeline, data;
 };
 
-RowRates rates_for(const PublishedRow& row, const StepPlan& plan, const Cluster& cluster, LinkRates links) {
-  const auto node = row.node_gpus.value_or(static_cast<std::int64_t>(cluster.node_size.value));
+// GPUs in the row's node. Where none is stated, the cluster file's, unless a node of eight, the usual one, would hold
+// other groups: the links that these cross then hang on it.
+std::int64_t node_of(const PublishedRow& row, const StepPlan& plan, const Cluster& cluster,
+                     std::vector<std::string>& notes) {
+  if (row.node_gpus) {
+    return *row.node_gpus;
+  }
+  constexpr std::int64_t kUsual = 8;
+  const auto node = static_cast<std::int64_t>(cluster.node_size.value);
+  for (const std::int64_t group : {plan.tensor, plan.tensor * plan.data, plan.devices()}) {
+    if ((group <= node) != (group <= kUsual)) {
+      throw NotPredicted{
+          fmt::format("'node_gpus' is not stated, and a group of {} fits into a node of {} but not of {}", group,
+                      std::max(node, kUsual), std::min(node, kUsual))};
+    }
+  }
+  notes.push_back(fmt::format("node_gpus is not stated: read as {}, of {}", node, cluster.name));
+  return node;
+}
+
+RowRates rates_for(const PublishedRow& row, const StepPlan& plan, const Cluster& cluster, LinkRates links,
+                   std::vector<std::string>& notes) {
+  const std::int64_t node = node_of(row, plan, cluster, notes);
   if (plan.tensor > node) {
     throw NotPredicted{
         fmt::format("the tensor group of {} leaves its node of {} GPUs: the forms keep it inside", plan.tensor, node)};
+  }
+  if (row.precision.empty()) {
+    notes.emplace_back("precision is not stated: read as fp16");
   }
   const std::string precision = row.precision.empty() ? "fp16" : row.precision;
   RowRates rates;
@@ -346,11 +414,11 @@ PublishedPrediction predicted(const PublishedRow& row, const std::vector<Cluster
     throw NotPredicted{row.unknown_key};
   }
   const ModelShape model = model_of(row);
-  const Cluster& cluster = cluster_of(row, clusters);
+  const Cluster& cluster = cluster_of(row, clusters, result.notes);
   result.cluster = cluster.name;
   result.plan = plan_of(row, result.notes);
   check_stages(result.plan, model);
-  const RowRates rates = rates_for(row, result.plan, cluster, links);
+  const RowRates rates = rates_for(row, result.plan, cluster, links, result.notes);
   const StepPlan timed = timed_plan(result.plan);
   const WireBytes wire;
   LayerTimes times = layer_times(model, timed, rates.pipeline, wire);
@@ -364,6 +432,9 @@ PublishedPrediction predicted(const PublishedRow& row, const std::vector<Cluster
   result.ends = end_times(result.plan, model, rates.data, wire, cluster.device.memory_bytes_per_s.value);
   result.total_s = result.step.total_s + result.ends.total_s();
   result.memory_bytes = memory_of_row(result.plan, model);
+  if (!row.verified.value_or(true)) {
+    result.notes.emplace_back("the row is marked as not verified");
+  }
   if (row.memory && !row.measured_bytes()) {
     result.notes.push_back(fmt::format("memory in '{}' is not compared", row.memory_unit));
   }
@@ -397,7 +468,7 @@ std::optional<double> PublishedRow::measured_bytes() const {
   return memory && known ? std::optional(*memory * (memory_unit == "GB" ? 1e9 : kGibibyte)) : std::nullopt;
 }
 
-std::vector<PublishedRow> published_from_json(const nlohmann::json& document, std::string_view where) {
+std::vector<PublishedRow> published_from_json(const Json& document, std::string_view where) {
   const Field root{document, std::string(where)};
   check_keys(root, {"rows"}, {"note"});
   const Field rows = child(root, "rows");
@@ -417,17 +488,19 @@ std::vector<PublishedRow> published_from_json(const nlohmann::json& document, st
 }
 
 std::vector<PublishedRow> read_published(const std::filesystem::path& file) {
-  return published_from_json(read_json_document(file), file.string());
+  return published_from_json(read_strict_json(file.string()), file.string());
 }
 
 std::vector<Cluster> read_published_clusters(const std::filesystem::path& directory) {
-  std::vector<Cluster> clusters;
-  for (const char* name : {"a100-80gb-infiniband", "h100-80gb", "v100-32gb"}) {
-    const std::filesystem::path file = directory / (std::string(name) + ".json");
-    if (std::filesystem::exists(file)) {
-      clusters.push_back(read_cluster(file));
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+    if (entry.path().extension() == ".json") {
+      files.push_back(entry.path());
     }
   }
+  std::sort(files.begin(), files.end());
+  std::vector<Cluster> clusters;
+  std::transform(files.begin(), files.end(), std::back_inserter(clusters), read_cluster);
   return clusters;
 }
 

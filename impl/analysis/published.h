@@ -2,7 +2,6 @@
 #pragma once
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -10,17 +9,18 @@
 
 #include "impl/analysis/ends.h"
 #include "impl/analysis/forms.h"
+#include "impl/base/strict_json.h"
 #include "impl/plan/cluster.h"
 
 namespace lamina::analysis {
 
-// A row as its source states it. What is not stated there is empty.
+// A row as its source states it, and the cluster file whose machine is meant. What is not stated is empty.
 struct PublishedRow {
-  std::string id, model, gpu, schedule, recompute, precision, iteration_kind, memory_unit, source;
+  std::string id, model, gpu, cluster, schedule, recompute, precision, iteration_kind, memory_unit, source;
   std::optional<std::int64_t> layers, hidden, heads, ffn, sequence, vocabulary;
   std::optional<std::int64_t> tensor, pipeline, data, gpus, node_gpus;
   std::optional<std::int64_t> micro_batch, global_batch, interleave, zero_stage;
-  std::optional<bool> sequence_parallel;
+  std::optional<bool> sequence_parallel, verified;
   std::optional<double> iteration_s, samples_per_s, memory;
   std::string unknown_key;  // a key that this program does not know: the row may mean what it cannot read
 
@@ -31,11 +31,11 @@ struct PublishedRow {
 // Strict: types and ranges checked, no id twice; null, an empty text and an absent key all mean "not stated". Throws
 // UsageError with one line that names file, row and key. A row with an unknown key is read and never predicted, so that
 // it costs the others nothing.
-std::vector<PublishedRow> published_from_json(const nlohmann::json& document, std::string_view where);
+std::vector<PublishedRow> published_from_json(const Json& document, std::string_view where);
 std::vector<PublishedRow> read_published(const std::filesystem::path& file);
 
-// The clusters that rows are predicted on, found in `directory`: one a device type. Those that are not there are left
-// out; a row that needs one says so.
+// The clusters that rows are predicted on: every *.json in `directory`, in the order of their names. A row takes the
+// one that its `cluster` names, else the first with its GPU.
 std::vector<Cluster> read_published_clusters(const std::filesystem::path& directory);
 
 enum class LinkRates : std::uint8_t { reached, nominal };

@@ -11,9 +11,9 @@
 #include "impl/analysis/ends.h"
 #include "impl/analysis/forms.h"
 #include "impl/base/error.h"
+#include "impl/base/strict_json.h"
 #include "impl/harness/context.h"
 #include "impl/harness/runner.h"
-#include "impl/harness/strict_json.h"
 #include "impl/kernels/matrix.h"
 
 namespace lamina {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "impl/base/error.h"
-#include "impl/harness/strict_json.h"
+#include "impl/base/strict_json.h"
 
 namespace lamina {
 namespace {

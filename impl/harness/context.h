@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "impl/harness/strict_json.h"
+#include "impl/base/strict_json.h"
 #include "impl/model/transformer.h"
 
 namespace lamina {

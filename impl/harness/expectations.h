@@ -3,8 +3,8 @@
 
 #include <string>
 
+#include "impl/base/strict_json.h"
 #include "impl/harness/scenario.h"
-#include "impl/harness/strict_json.h"
 
 namespace lamina {
 

@@ -5,8 +5,8 @@
 #include <regex>
 
 #include "impl/base/error.h"
+#include "impl/base/nearest.h"
 #include "impl/harness/links.h"
-#include "impl/harness/nearest.h"
 
 namespace lamina {
 namespace {

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "impl/harness/strict_json.h"
+#include "impl/base/strict_json.h"
 
 namespace lamina {
 

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "impl/base/strict_json.h"
 #include "impl/comm/communicator.h"
 #include "impl/comm/threads.h"
-#include "impl/harness/strict_json.h"
 
 namespace lamina {
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "impl/base/error.h"
-#include "impl/harness/nearest.h"
+#include "impl/base/nearest.h"
 
 namespace lamina {
 namespace {

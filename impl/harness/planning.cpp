@@ -16,9 +16,9 @@
 #include "impl/analysis/plan_report.h"
 #include "impl/base/error.h"
 #include "impl/base/files.h"
+#include "impl/base/nearest.h"
 #include "impl/harness/build_info.h"
 #include "impl/harness/confirm.h"
-#include "impl/harness/nearest.h"
 
 extern char** environ;
 

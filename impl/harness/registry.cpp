@@ -5,7 +5,7 @@
 
 #include "baselines/baselines.h"
 #include "impl/base/error.h"
-#include "impl/harness/nearest.h"
+#include "impl/base/nearest.h"
 #include "impl/methods/methods.h"
 
 namespace lamina {

@@ -5,9 +5,9 @@
 #include <cstdio>
 #include <string>
 
+#include "impl/base/strict_json.h"
 #include "impl/harness/prepare.h"
 #include "impl/harness/result.h"
-#include "impl/harness/strict_json.h"
 
 namespace lamina {
 

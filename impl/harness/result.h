@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "impl/base/files.h"
+#include "impl/base/strict_json.h"
 #include "impl/harness/prepare.h"
-#include "impl/harness/strict_json.h"
 
 namespace lamina {
 

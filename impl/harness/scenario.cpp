@@ -7,9 +7,9 @@
 
 #include "impl/analysis/cluster_file.h"
 #include "impl/base/error.h"
+#include "impl/base/nearest.h"
 #include "impl/harness/keys.h"
 #include "impl/harness/links.h"
-#include "impl/harness/nearest.h"
 
 namespace lamina {
 namespace {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "impl/base/real.h"
+#include "impl/base/strict_json.h"
 #include "impl/engine/train.h"
-#include "impl/harness/strict_json.h"
 #include "impl/model/data.h"
 #include "impl/model/optimizer.h"
 #include "impl/plan/cluster.h"

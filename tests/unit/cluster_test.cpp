@@ -4,19 +4,15 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <fstream>
 
-#include "impl/base/error.h"
+#include "json_refusals.h"
 
 namespace lamina::analysis {
 namespace {
 
 const std::filesystem::path folder = std::filesystem::path(LAMINA_TEST_DATA_DIR) / ".." / "scenarios" / "clusters";
 
-nlohmann::json shipped() {
-  std::ifstream stream(folder / "a100-80gb-infiniband.json");
-  return nlohmann::json::parse(stream);
-}
+Json shipped() { return read_strict_json((folder / "a100-80gb-infiniband.json").string()); }
 
 TEST(ClusterFiles, AllRead) {
   int count = 0;
@@ -27,6 +23,19 @@ TEST(ClusterFiles, AllRead) {
     ++count;
   }
   EXPECT_GE(count, 4);
+}
+
+// "… 312 TFLOP/s dense": the rate that a source states is the one that stands beside it.
+TEST(ClusterFiles, PeakRatesAreThoseOfTheirSources) {
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    for (const auto& [precision, rate] : read_cluster(entry.path()).device.peak_flops_per_s) {
+      const std::size_t unit = rate.source.find(" TFLOP/s");
+      ASSERT_NE(unit, std::string::npos) << rate.source;
+      const std::size_t number = rate.source.rfind(' ', unit - 1) + 1;
+      EXPECT_DOUBLE_EQ(std::stod(rate.source.substr(number, unit - number)) * 1e12, rate.value)
+          << entry.path() << " " << precision << ": " << rate.source;
+    }
+  }
 }
 
 TEST(ClusterFiles, ThePapersTwo) {
@@ -49,16 +58,8 @@ TEST(Efficiency, LinearInTheLogarithm) {
   EXPECT_DOUBLE_EQ(share_of_peak(device, 1e9), 0.6);
 }
 
-void expect_refusal(const nlohmann::json& document, const std::string& part) {
-  try {
-    cluster_from_json(document, "c.json");
-    FAIL() << "accepted; expected a refusal with '" << part << "'";
-  } catch (const UsageError& error) {
-    const std::string message = error.what();
-    EXPECT_EQ(message.rfind("c.json", 0), 0u) << message;
-    EXPECT_NE(message.find(part), std::string::npos) << message;
-    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
-  }
+void expect_refusal(const Json& document, const std::string& part) {
+  expect_one_line([&] { cluster_from_json(document, "c.json"); }, "c.json", part);
 }
 
 TEST(ClusterRefusals, Keys) {
@@ -74,14 +75,14 @@ TEST(ClusterRefusals, Keys) {
   document = shipped();
   document["device"]["memory_bytes"]["source"] = "";
   expect_refusal(document, "not empty");
-  expect_refusal(nlohmann::json::array(), "must be an object");
-  expect_refusal(nlohmann::json(), "must be an object");
+  expect_refusal(Json::array(), "must be an object");
+  expect_refusal(Json(), "must be an object");
 }
 
 TEST(ClusterRefusals, Numbers) {
-  const auto with = [](const char* pointer, const nlohmann::json& value) {
+  const auto with = [](const char* pointer, const Json& value) {
     auto document = shipped();
-    document[nlohmann::json::json_pointer(pointer)] = value;
+    document[Json::json_pointer(pointer)] = value;
     return document;
   };
   const char* bandwidth = "/links/network/bandwidth_bits_per_s/value";
@@ -102,24 +103,7 @@ TEST(ClusterRefusals, Numbers) {
 }
 
 TEST(ClusterRefusals, Files) {
-  const auto refused = [](const std::string& content, const std::string& part) {
-    const auto file = std::filesystem::temp_directory_path() / "lamina_cluster_test.json";
-    std::ofstream(file) << content;
-    try {
-      read_cluster(file);
-      FAIL() << content;
-    } catch (const UsageError& error) {
-      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
-      EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
-    }
-    std::filesystem::remove(file);
-  };
-  refused("", "not valid JSON");
-  refused("{\"name\": \"a\",}", "not valid JSON");
-  refused("{} {}", "not valid JSON");
-  refused("{\"name\": \"a\", \"name\": \"b\"}", "'name' stands twice");
-  refused("{\"links\": {\"node\": 1, \"node\": 2}}", "'node' stands twice");
-  EXPECT_THROW(read_cluster("nowhere.json"), UsageError);
+  expect_strict_reading([](const std::filesystem::path& file) { read_cluster(file); });
 }
 
 }  // namespace

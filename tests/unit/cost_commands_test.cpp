@@ -153,7 +153,7 @@ TEST(Plan, BadInputIsOneLineAndTwo) {
   expect_complaint(with("search.max_gpus=0"), "search.max_gpus is 0");
   expect_complaint(with("search.max_gpu=4"), "did you mean search.max_gpus?");
   expect_complaint(with("search.precision=int8"), "search.precision is \"int8\"");
-  expect_complaint(with("cluster=nowhere.json"), "nowhere.json: cannot be opened");
+  expect_complaint(with("cluster=nowhere.json"), "nowhere.json: cannot be read");
   expect_complaint({"run", search_file()}, "executor is search: lamina plan searches it");
   expect_complaint({"plan", fakes::write_file(fakes::folder() + "/s.json", fakes::small_scenario().dump())},
                    "executor is not search");
@@ -194,7 +194,7 @@ TEST(Paper, ComparesWithMeasurementsOfOnesOwn) {
   expect_complaint({"paper", "--figure", "published", "--measurements", file, "--out", "f"},
                    "mine.json.rows[0].hidden: is \"4096\"; it must be a whole number");
   expect_complaint({"paper", "--figure", "published", "--measurements", "nowhere.json", "--out", "f"},
-                   "nowhere.json: cannot be opened");
+                   "nowhere.json: cannot be read");
   expect_complaint({"paper", "--figure", "memory", "--measurements", file, "--out", "f"},
                    "--measurements is for figure published");
   EXPECT_FALSE(std::filesystem::exists("f"));

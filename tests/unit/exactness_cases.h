@@ -91,16 +91,57 @@ inline void expect_exact(unsigned seed, const Draw& draw) {
   testing::Test::RecordProperty("largest_relative_difference", fmt::format("{:.2e}", worst));
 }
 
-// At most the form, and reaching it now and then: a bound that is never met would be no form.
+// The smallest share of its bound that a schedule takes in each of these tests, to three decimals, rounded down. A
+// schedule that hides more than it may comes out lower. impl/analysis/README.md says them as "down to 21 % below".
+inline double smallest_share(const std::string& test) {
+  static const std::map<std::string, double> shares{
+      {"Compute.OneForwardOneBackwardWithLayersThatDoNotDivideTakesAtMostTheForm", 0.787},
+      {"Transfers.ModularBeyondThatTakesAtMostTheForm", 0.809},
+      {"ExposedInModular.ZeroTwoInSeveralGroupsTakesAtMostTheForm", 0.864},
+      {"EveryStage/Exposed.DepthFirst/Zero3KeepingTheFullGradient", 0.953},
+      {"EveryStage/Exposed.Layered/Zero3KeepingTheFullGradient", 0.934},
+      {"EveryStage/Exposed.HybridGroups/Zero3KeepingTheFullGradient", 0.938},
+      {"EveryStage/Exposed.ModularWithGroupsOfAtLeastThePipeline/Zero3KeepingTheFullGradient", 0.94},
+      {"EveryStage/Exposed.ModularWithShorterGroupsTakesAtMostTheForm/Zero0", 1},
+      {"EveryStage/Exposed.ModularWithShorterGroupsTakesAtMostTheForm/Zero1", 1},
+      {"EveryStage/Exposed.ModularWithShorterGroupsTakesAtMostTheForm/Zero2", 0.923},
+      {"EveryStage/Exposed.ModularWithShorterGroupsTakesAtMostTheForm/Zero2KeepingTheFullGradient", 1},
+      {"EveryStage/Exposed.ModularWithShorterGroupsTakesAtMostTheForm/Zero3", 0.872},
+      {"EveryStage/Exposed.ModularWithShorterGroupsTakesAtMostTheForm/Zero3KeepingTheFullGradient", 0.877},
+      {"Both/ExposedInOrdinaryPipelines.ZeroThreeTakesAtMostTheForm/gpipe", 0.114},
+      {"Both/ExposedInOrdinaryPipelines.ZeroThreeTakesAtMostTheForm/one_f_one_b", 0.098},
+      {"Both/ExposedInOrdinaryPipelines.ZeroThreeOverAFastLinkTakesAtMostTheForm/gpipe", 1},
+      {"Both/ExposedInOrdinaryPipelines.ZeroThreeOverAFastLinkTakesAtMostTheForm/one_f_one_b", 0.852},
+  };
+  const auto found = shares.find(test);
+  if (found == shares.end()) {
+    ADD_FAILURE() << "no smallest share is written down for " << test;
+    return 0;
+  }
+  return found->second;
+}
+
+inline std::string name_of_this_test() {
+  const testing::TestInfo& test = *testing::UnitTest::GetInstance()->current_test_info();
+  return fmt::format("{}.{}", test.test_suite_name(), test.name());
+}
+
+// At most the form, reaching it now and then (a bound that is never met would be no form), and never further below it
+// than is written down.
 inline void expect_upper_bound(unsigned seed, const Draw& draw, double reaches) {
   double nearest = 0;
+  double smallest = 1;
   for_each_case(seed, draw, [&](const Case& c) {
     const Schedule schedule = verified(c.schedule);
     const double share = simulated(schedule, c.times) / form_of(schedule, c.times);
     nearest = std::max(nearest, share);
+    smallest = std::min(smallest, share);
     EXPECT_LE(share, 1 + kClose);
   });
   EXPECT_GE(nearest, reaches);
+  const double at_least = smallest_share(name_of_this_test());
+  EXPECT_GE(smallest, at_least - kClose);
+  EXPECT_LE(smallest, at_least + 0.001) << "the number written down is not tight";
 }
 
 inline void draw_data_times(Dice& dice, Case& c) {

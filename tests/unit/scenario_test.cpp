@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "impl/base/nearest.h"
 #include "impl/harness/keys.h"
 #include "impl/harness/links.h"
-#include "impl/harness/nearest.h"
 #include "tests/unit/harness_fakes.h"
 
 namespace lamina {

@@ -284,7 +284,7 @@ TEST(SimulatedScenario, BadInputIsOneLine) {
     document[key] = value;
     return fakes::refusal(document.dump());
   };
-  EXPECT_THAT(refused("cluster", "none.json"), HasSubstr("none.json: cannot be opened"));
+  EXPECT_THAT(refused("cluster", "none.json"), HasSubstr("none.json: cannot be read"));
   EXPECT_THAT(refused("cluster", 4), HasSubstr("cluster is 4"));
   EXPECT_THAT(refused("transport", Json::object()), HasSubstr("transport is only for executor train"));
   EXPECT_THAT(refused("search", Json::object()), HasSubstr("search is only for executor search"));

@@ -1,4 +1,4 @@
-#include "impl/harness/nearest.h"
+#include "impl/base/nearest.h"
 
 #include <algorithm>
 #include <limits>

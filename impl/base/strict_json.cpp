@@ -1,4 +1,4 @@
-#include "impl/harness/strict_json.h"
+#include "impl/base/strict_json.h"
 
 #include <algorithm>
 #include <cmath>
