@@ -202,7 +202,8 @@ std::set<std::string> words_of(std::string_view name) {
   return words;
 }
 
-// The cluster that the row names, else the first with the row's chip. Its memory may be of another size: that of
+// The cluster that the row names, else of those with the row's chip the one with the fastest network: published
+// trainings of many GPUs had a fast one unless they say otherwise. Its memory may be of another size: that of
 // "a100-80gb" stands for 40 GB too.
 const Cluster& cluster_of(const PublishedRow& row, const std::vector<Cluster>& clusters,
                           std::vector<std::string>& notes) {
@@ -221,11 +222,16 @@ const Cluster& cluster_of(const PublishedRow& row, const std::vector<Cluster>& c
     const std::string named = row.cluster.empty() ? "" : fmt::format(" named '{}'", row.cluster);
     throw NotPredicted{fmt::format("no cluster file{} describes the GPU '{}'", named, row.gpu)};
   }
+  const Cluster& fastest = **std::max_element(fitting.begin(), fitting.end(), [](const Cluster* a, const Cluster* b) {
+    return nominal_bytes_per_s(a->network) < nominal_bytes_per_s(b->network);
+  });
   if (fitting.size() > 1) {
-    notes.push_back(fmt::format("cluster is not stated: read as {}, the first of {} with this GPU",
-                                fitting.front()->name, fitting.size()));
+    notes.push_back(
+        fmt::format("cluster is not stated: read as {}, of the {} with this GPU the one with the fastest "
+                    "network",
+                    fastest.name, fitting.size()));
   }
-  return *fitting.front();
+  return fastest;
 }
 
 // The order by the names that papers use: the schedule's first word, with all its words where interleaving is told

@@ -210,7 +210,7 @@ TEST(SimulatedScenario, NeedsARateOfItsPrecision) {
       Json::parse(fakes::read_file(LAMINA_TEST_DATA_DIR "/../scenarios/clusters/a100-80gb-ethernet-25g.json"));
   cluster["device"]["peak_flops_per_s"].erase("fp32");
   Json document = simulated_scenario();
-  document["cluster"] = std::filesystem::absolute(fakes::write_file(fakes::folder() + "/cluster.json", cluster.dump()));
+  document["cluster"] = std::filesystem::absolute(fakes::write_file("cluster_without_fp32.json", cluster.dump()));
   document["precision"] = {{"compute", "fp32"}};
   try {
     prepare(fakes::read(document), real_backend());
