@@ -27,9 +27,10 @@ def case(o, title, ranks, threads, micro, torch_threads):
         print(f"steps: {result['title']}: round {number + 1} of {o.rounds}", file=sys.stderr)
         plain = [] if ranks == 1 else ["--no-products"]
         result["lamina"].append(run([o.step_bench, *shape, "--threads", threads, *plain]))
-        for t in torch_threads:
-            name = f"PyTorch, {t} thread{'s' if t > 1 else ''}" + (" a rank, DDP" if ranks > 1 else "")
-            report = run([o.torch_python, f"{HERE}/torch_step.py", *shape, "--threads", t])
+        for own, blas in torch_threads:
+            name = f"PyTorch, {own} thread{'s' if own > 1 else ''}" + (" a rank, DDP" if ranks > 1 else "")
+            name += f", its BLAS {blas}" if blas != own else ""
+            report = run([o.torch_python, f"{HERE}/torch_step.py", *shape, "--threads", own, "--blas-threads", blas])
             result["torch"].setdefault(name, []).append(report)
     return result
 
@@ -45,12 +46,14 @@ def main():
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--global-batch", type=int, default=8)
     o = parser.parse_args()
+    one = [(1, 1)]  # PyTorch's own threads, and its BLAS's
+    two = [(1, 1), (1, 2), (2, 1), (2, 2)]
     cases = []
-    for title, ranks, threads, micro, torch_threads in (("one rank, one thread", 1, 1, 1, [1]),
-                                                        ("one rank, one thread", 1, 1, 4, [1]),
-                                                        ("one rank, two threads", 1, 2, 1, [1, 2]),
-                                                        ("one rank, two threads", 1, 2, 4, [1, 2]),
-                                                        ("two data-parallel ranks, one thread each", 2, 1, 1, [1])):
+    for title, ranks, threads, micro, torch_threads in (("one rank, one thread", 1, 1, 1, one),
+                                                        ("one rank, one thread", 1, 1, 4, one),
+                                                        ("one rank, two threads", 1, 2, 1, two),
+                                                        ("one rank, two threads", 1, 2, 4, two),
+                                                        ("two data-parallel ranks, one thread each", 2, 1, 1, one)):
         cases.append(case(o, title, ranks, threads, micro, torch_threads))
         with open(o.out, "w") as file:  # after each case: what is measured is kept
             json.dump({"cases": cases}, file, indent=1)

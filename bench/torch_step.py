@@ -17,14 +17,16 @@ def parse():
     for name, default in dict(layers=8, hidden=512, heads=8, sequence=128, vocabulary=256, global_batch=8, micro_batch=1,
                               ranks=1, threads=1, steps=3).items():
         parser.add_argument("--" + name.replace("_", "-"), type=int, default=default)
+    parser.add_argument("--blas-threads", type=int, default=0, help="of OpenBLAS (default: as many as --threads)")
     parser.add_argument("--foreach", action="store_true", help="AdamW over lists of tensors")
     return parser.parse_args()
 
 
 options = parse()
 # The BLAS reads its number of threads when it is loaded; torch.set_num_threads does not reach it. So does OpenMP.
-os.environ["OPENBLAS_NUM_THREADS"] = str(options.threads)
+os.environ["OPENBLAS_NUM_THREADS"] = str(options.blas_threads or options.threads)
 os.environ["OMP_NUM_THREADS"] = str(options.threads)
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # else its threads spin, and take the BLAS's their cores
 try:
     import torch
 except ImportError as error:

@@ -81,22 +81,31 @@ TEST(MemoryTest, ResidentSetGrowsByWhatTheLedgerSays) {
     }
     return std::pair{ledger, outcome.resident_set_growth_bytes.at(0)};
   };
-  const ModelShape shape{.layers = 4, .hidden = 256, .heads = 4, .sequence = 64, .vocabulary = 256};
-  const std::vector<std::pair<ScheduleCase, ScheduleCase>> pairs{
+  struct Pair {
+    ModelShape shape;
+    ScheduleCase small, large;
+  };
+  const ModelShape wide{.layers = 4, .hidden = 512, .heads = 4, .sequence = 32, .vocabulary = 256};
+  const ModelShape narrow{.layers = 4, .hidden = 128, .heads = 4, .sequence = 256, .vocabulary = 256};
+  const std::vector<Pair> pairs{
       // more micro-batches: checkpoints and what is saved
-      {{.method = "layered_accumulation", .layers = 4, .micro_batches = 1},
-       {.method = "layered_accumulation", .layers = 4, .micro_batches = 16}},
+      {narrow,
+       {.method = "layered_accumulation", .layers = 4, .micro_batches = 1},
+       {.method = "layered_accumulation", .layers = 4, .micro_batches = 32}},
       // more layers: weights, gradients, moments
-      {{.method = "data_parallel", .layers = 2, .micro_batches = 1, .data = 2},
+      {wide,
+       {.method = "data_parallel", .layers = 2, .micro_batches = 1, .data = 2},
        {.method = "data_parallel", .layers = 8, .micro_batches = 1, .data = 2}},
-      {{.method = "modular_pipeline", .layers = 4, .micro_batches = 2, .pipeline = 2, .zero_stage = 3},
+      {wide,
+       {.method = "modular_pipeline", .layers = 4, .micro_batches = 2, .pipeline = 2, .zero_stage = 3},
        {.method = "modular_pipeline", .layers = 12, .micro_batches = 6, .pipeline = 2, .zero_stage = 3}},
   };
-  for (const auto& [small, large] : pairs) {
+  for (const auto& [shape, small, large] : pairs) {
     const auto [small_ledger, small_growth] = measure(small, shape);
     const auto [large_ledger, large_growth] = measure(large, shape);
     const auto wanted = static_cast<double>(large_ledger - small_ledger);
-    EXPECT_GT(wanted, 40e6) << to_string(large);
+    // What else a process holds and a BLAS touches differs by up to 10 MB from run to run.
+    EXPECT_GT(wanted, 400e6) << to_string(large);
     EXPECT_NEAR(static_cast<double>(large_growth - small_growth), wanted, 0.05 * wanted) << to_string(large);
   }
 }
