@@ -91,7 +91,7 @@ TEST(MemoryTest, ResidentSetGrowsByWhatTheLedgerSays) {
       // more micro-batches: checkpoints and what is saved
       {narrow,
        {.method = "layered_accumulation", .layers = 4, .micro_batches = 1},
-       {.method = "layered_accumulation", .layers = 4, .micro_batches = 32}},
+       {.method = "layered_accumulation", .layers = 4, .micro_batches = 48}},
       // more layers: weights, gradients, moments
       {wide,
        {.method = "data_parallel", .layers = 2, .micro_batches = 1, .data = 2},
