@@ -97,6 +97,7 @@ class SharedInputs {
     set_compute_threads(request.compute_threads_per_rank);
     // Large buffers come from and go back to the system one by one, in every run of a process alike.
     mallopt(M_MMAP_THRESHOLD, 1 << 18);
+    malloc_trim(0);  // the smaller ones of a run before would be used again, unseen
     resident_before_ = resident_set_bytes();
     inputs_ = {&request, source_.get(), request.initial_weights.empty() ? nullptr : &tensors_};
   }

@@ -104,7 +104,6 @@ TEST(MemoryTest, ResidentSetGrowsByWhatTheLedgerSays) {
     const auto [small_ledger, small_growth] = measure(small, shape);
     const auto [large_ledger, large_growth] = measure(large, shape);
     const auto wanted = static_cast<double>(large_ledger - small_ledger);
-    // What else a process holds and a BLAS touches differs by up to 10 MB from run to run.
     EXPECT_GT(wanted, 400e6) << to_string(large);
     EXPECT_NEAR(static_cast<double>(large_growth - small_growth), wanted, 0.05 * wanted) << to_string(large);
   }
