@@ -142,20 +142,20 @@ def steps(folder):
         for kind, label in (("wall", "seconds by the clock"), ("processor", "seconds of processor, all threads")):
             if kind == "processor" and case["ranks"] > 1:
                 continue  # each process counts its own
-            print(f"  {label}: median (least..most)".ljust(56) + "times lamina's")
+            print(f"  {label}: median (least..most)".ljust(64) + "times lamina's")
             mine = lamina.seconds(kind)
-            print(f"    {'lamina':24}{lamina.text(kind):28}{1:.3f}")
+            print(f"    {'lamina':32}{lamina.text(kind):28}{1:.3f}")
             if plain:
-                print(f"    {'its products by cblas':24}{plain.text(kind):28}{plain.seconds(kind) / mine:.3f}")
+                print(f"    {'its products by cblas':32}{plain.text(kind):28}{plain.seconds(kind) / mine:.3f}")
             measured = []
             for name, peer in peers.items():
                 if isinstance(peer, str):
-                    print(f"    {name:24}not measured: {peer}")
+                    print(f"    {name:32}not measured: {peer}")
                 else:
-                    print(f"    {name:24}{peer.text(kind):28}{peer.seconds(kind) / mine:.3f}")
+                    print(f"    {name:32}{peer.text(kind):28}{peer.seconds(kind) / mine:.3f}")
                     measured.append(peer.seconds(kind))
             if len(measured) > 1:
-                print(f"    {'the best PyTorch':24}{'':28}{min(measured) / mine:.3f}")
+                print(f"    {'the best PyTorch':32}{'':28}{min(measured) / mine:.3f}")
 
 
 def machine(folder):
