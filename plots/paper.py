@@ -359,7 +359,7 @@ def published(data):
     left = 0.25 + max(style.text_width(row["id"], 8) for row in rows)
     headings = [("Predicted over measured step time", "Dots: at the efficiencies reached; circles: at the links' "
                  "nominal rates; grey: 10 % to either side"),
-                ("What the predicted step is made of", "Share of the predicted step; colours as above")]
+                ("What the predicted step is made of", "Share of the predicted step; colours as in the legend above")]
     figure, (ratios, parts) = framed(data, [(tall, left), (tall, left)],
                                      [Patch(color=colour, label=label) for _, label, colour in kinds], headings)
     known = [row[key] for row in rows for key in ("ratio", "ratio_at_nominal_links") if row[key] is not None]
@@ -383,10 +383,10 @@ def published(data):
             ratios.text(0.01, place, row["reason"], transform=ratios.get_yaxis_transform(), va="center", size=7.5,
                         color=style.UNKNOWN, style="italic")
             continue
-        ratios.plot([1, row["ratio"]], [place, place], color=style.BLUE, linewidth=1.2, zorder=2)
+        ratios.plot([1, row["ratio"]], [place, place], color=style.INK, linewidth=1.2, zorder=2)
         ratios.plot([row["ratio_at_nominal_links"]], [place], "o", markersize=5, markerfacecolor="none",
-                    markeredgecolor=style.ORANGE, zorder=3)
-        ratios.plot([row["ratio"]], [place], "o", markersize=5, color=style.BLUE, zorder=4)
+                    markeredgecolor=style.MUTED, zorder=3)
+        ratios.plot([row["ratio"]], [place], "o", markersize=5, color=style.INK, zorder=4)
         ratios.text(1.01, place, " / ".join(step_words(row[f"{kind}_step_s"]) for kind in ("predicted", "measured")),
                     transform=ratios.get_yaxis_transform(), va="center", ha="left", size=7.5, color=style.MUTED)
     ratios.set_xscale("log")
