@@ -1,16 +1,16 @@
 #include "impl/analysis/confirmation.h"
 
+#include "impl/base/strict_json.h"
+
 namespace lamina::analysis {
-namespace {
-
-nlohmann::ordered_json number_or_null(const std::optional<double>& number) {
-  return number ? nlohmann::ordered_json(*number) : nlohmann::ordered_json(nullptr);
-}
-
-}  // namespace
 
 std::optional<double> confirmed_training_s(const Confirmation& confirmation, const PlanCost& cost) {
   return confirmation.step_s ? std::optional(*confirmation.step_s * cost.steps) : std::nullopt;
+}
+
+std::optional<double> confirmed_training_days(const Confirmation& confirmation, const PlanCost& cost) {
+  const std::optional<double> training_s = confirmed_training_s(confirmation, cost);
+  return training_s ? std::optional(*training_s / seconds_per_day) : std::nullopt;
 }
 
 std::optional<double> over_form(const Confirmation& confirmation, const PlanCost& cost) {
@@ -18,17 +18,12 @@ std::optional<double> over_form(const Confirmation& confirmation, const PlanCost
 }
 
 nlohmann::ordered_json to_json(const Confirmation& confirmation, const PlanCost& cost) {
-  std::optional<double> days = confirmed_training_s(confirmation, cost);
-  if (days) {
-    *days /= seconds_per_day;
-  }
-  return {{"step_time_s", number_or_null(confirmation.step_s)},
-          {"training_days", number_or_null(days)},
-          {"over_form", number_or_null(over_form(confirmation, cost))},
-          {"ops", confirmation.step_s ? nlohmann::ordered_json(confirmation.ops) : nlohmann::ordered_json(nullptr)},
+  return {{"step_time_s", or_null(confirmation.step_s)},
+          {"training_days", or_null(confirmed_training_days(confirmation, cost))},
+          {"over_form", or_null(over_form(confirmation, cost))},
+          {"ops", confirmation.step_s ? Json(confirmation.ops) : Json(nullptr)},
           {"verified", confirmation.verified},
-          {"reason", confirmation.reason.empty() ? nlohmann::ordered_json(nullptr)
-                                                 : nlohmann::ordered_json(confirmation.reason)}};
+          {"reason", text_or_null(confirmation.reason)}};
 }
 
 }  // namespace lamina::analysis

@@ -17,9 +17,10 @@ struct Confirmation {
 };
 using Confirm = std::function<Confirmation(const PlanCost& cost, const ModelShape& model)>;
 
-// The training time that follows: as many steps as the form has, each as long as simulated. Nothing where there is
-// none.
+// The training time that follows, in seconds and in days: as many steps as the form has, each as long as simulated.
+// Nothing where there is none.
 std::optional<double> confirmed_training_s(const Confirmation& confirmation, const PlanCost& cost);
+std::optional<double> confirmed_training_days(const Confirmation& confirmation, const PlanCost& cost);
 // Simulated step time over the form's.
 std::optional<double> over_form(const Confirmation& confirmation, const PlanCost& cost);
 

@@ -32,17 +32,14 @@ std::string confirmation_table(const SearchResult& result, const SearchOptions& 
     for (std::size_t i = 0; i < std::min(confirming.plans, track.best.size()); ++i) {
       const PlanCost cost = cost_of(track.best[i].plan, options.setting);
       const Confirmation confirmation = confirming.confirm(cost, options.setting.model);
-      std::optional<double> days = confirmed_training_s(confirmation, cost);
-      if (days) {
-        *days /= seconds_per_day;
-      }
       const StepPlan& plan = cost.plan;
-      text += fmt::format(
-          fmt::runtime(kRow), " ", track.track.name, name_of(plan.order), plan.zero_stage, plan.devices(),
-          plan.pipeline, plan.micro_batches, confirmation.step_s ? fmt::format("{}", confirmation.ops) : "-",
-          confirmation.verified ? "yes" : "no", fmt::format("{:.4g}", cost.step.total_s),
-          number_or_dash(confirmation.step_s), fmt::format("{:.4g}", cost.training_s / seconds_per_day),
-          number_or_dash(days), confirmation.step_s ? fmt::format("{:.4f}", *over_form(confirmation, cost)) : "-");
+      text += fmt::format(fmt::runtime(kRow), " ", track.track.name, name_of(plan.order), plan.zero_stage,
+                          plan.devices(), plan.pipeline, plan.micro_batches,
+                          confirmation.step_s ? fmt::format("{}", confirmation.ops) : "-",
+                          confirmation.verified ? "yes" : "no", fmt::format("{:.4g}", cost.step.total_s),
+                          number_or_dash(confirmation.step_s), fmt::format("{:.4g}", cost.training_s / seconds_per_day),
+                          number_or_dash(confirmed_training_days(confirmation, cost)),
+                          confirmation.step_s ? fmt::format("{:.4f}", *over_form(confirmation, cost)) : "-");
       if (!confirmation.reason.empty()) {
         notes += fmt::format("# {} plan {}: {}\n", track.track.name, i + 1, confirmation.reason);
       }

@@ -6,6 +6,8 @@
 #include "impl/analysis/cost.h"
 #include "impl/analysis/paper.h"
 #include "impl/base/error.h"
+#include "impl/base/median.h"
+#include "impl/base/strict_json.h"
 
 namespace lamina::analysis {
 namespace {
@@ -19,21 +21,6 @@ constexpr double kFarOff = 0.1;  // a row with a larger error is named
 constexpr double kFarBelow = 0.2;
 // … where more than this share of the predicted step is data-parallel traffic that nothing hides.
 constexpr double kWaitsForNetwork = 0.1;
-
-template <class Value>
-ordered_json or_null(const std::optional<Value>& value) {
-  return value ? ordered_json(*value) : ordered_json(nullptr);
-}
-
-ordered_json text_or_null(const std::string& words) {
-  return words.empty() ? ordered_json(nullptr) : ordered_json(words);
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
 
 // Sizes of |ln(predicted/measured)| over rows that have both.
 struct Errors {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -20,5 +21,12 @@ std::string brief(const Json& value);
 
 // A finite double; null where it is not (JSON has no NaN and no infinity).
 Json finite_or_null(double value);
+
+// What there is; null for nothing, which empty text stands for.
+template <class Value>
+Json or_null(const std::optional<Value>& value) {
+  return value ? Json(*value) : Json(nullptr);
+}
+Json text_or_null(std::string_view text);
 
 }  // namespace lamina

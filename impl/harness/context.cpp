@@ -20,9 +20,6 @@
 namespace lamina {
 namespace {
 
-// Empty stands for "without": null in a result.
-Json text_or_null(const char* text) { return *text == '\0' ? Json(nullptr) : Json(text); }
-
 std::string cpu_name() {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {

@@ -33,13 +33,6 @@ std::size_t order_of_interval(std::size_t n) {
 
 }  // namespace
 
-double median(std::span<const double> samples) {
-  LAMINA_CHECK(!samples.empty(), "median of {} samples", samples.size());
-  const std::vector<double> values = sorted(samples);
-  const std::size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
-
 std::string_view name_of(Summary::Spread spread) { return spread == Summary::Spread::range ? "range" : "median_95"; }
 
 Summary summarize(std::span<const double> samples) {

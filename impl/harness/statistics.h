@@ -7,12 +7,10 @@
 #include <string_view>
 #include <vector>
 
+#include "impl/base/median.h"
 #include "impl/engine/train.h"
 
 namespace lamina {
-
-// Of at least one sample. The mean of the middle two where their number is even.
-double median(std::span<const double> samples);
 
 // A median and how far it may be trusted.
 // From 6 samples on: the distribution-free interval of the median, [x_(k), x_(n+1-k)] of the sorted samples with the
