@@ -3,9 +3,9 @@
 
 #include <filesystem>
 
-#include "impl/harness/command_line.h"
 #include "impl/harness/context.h"
 #include "impl/harness/keys.h"
+#include "tests/unit/command.h"
 #include "tests/unit/harness_fakes.h"
 
 namespace lamina {
@@ -16,38 +16,8 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::StartsWith;
 
-struct Ended {
-  int code = 0;
-  std::string output;
-  std::string errors;
-};
-
-std::string drain(std::FILE* file) {
-  std::string text;
-  std::rewind(file);
-  for (int c = 0; (c = std::fgetc(file)) != EOF;) {
-    text += static_cast<char>(c);
-  }
-  std::fclose(file);
-  return text;
-}
-
 Ended lamina_command(const std::vector<std::string>& arguments, const Backend& backend = fakes::backend()) {
-  std::FILE* output = std::tmpfile();
-  std::FILE* errors = std::tmpfile();
-  Ended ended;
-  ended.code = run_command_line(arguments, backend, output, errors);
-  ended.output = drain(output);
-  ended.errors = drain(errors);
-  return ended;
-}
-
-// One line that says whose it is.
-void expect_complaint(const Ended& ended, int code, const std::string& words) {
-  EXPECT_EQ(ended.code, code);
-  EXPECT_THAT(ended.errors, AllOf(StartsWith("lamina: "), HasSubstr(words)));
-  EXPECT_EQ(std::count(ended.errors.begin(), ended.errors.end(), '\n'), 1) << ended.errors;
-  EXPECT_THAT(ended.output, IsEmpty());
+  return run_command(arguments, backend);
 }
 
 std::string scenario_file(const Json& document = fakes::small_scenario()) {

@@ -6,8 +6,8 @@
 
 #include "impl/analysis/cluster_file.h"
 #include "impl/harness/calibrate.h"
-#include "impl/harness/command_line.h"
 #include "impl/harness/link_measure.h"
+#include "tests/unit/command.h"
 #include "tests/unit/harness_fakes.h"
 
 namespace lamina {
@@ -18,37 +18,10 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::StartsWith;
 
-struct Ended {
-  int code = 0;
-  std::string output, errors;
-};
-
-std::string drain(std::FILE* file) {
-  std::string text;
-  std::rewind(file);
-  for (int c = 0; (c = std::fgetc(file)) != EOF;) {
-    text += static_cast<char>(c);
-  }
-  std::fclose(file);
-  return text;
-}
-
-Ended lamina_command(const std::vector<std::string>& arguments) {
-  std::FILE* output = std::tmpfile();
-  std::FILE* errors = std::tmpfile();
-  Ended ended;
-  ended.code = run_command_line(arguments, real_backend(), output, errors);
-  ended.output = drain(output);
-  ended.errors = drain(errors);
-  return ended;
-}
+Ended lamina_command(const std::vector<std::string>& arguments) { return run_command(arguments, real_backend()); }
 
 void expect_complaint(const std::vector<std::string>& arguments, const std::string& words) {
-  const Ended ended = lamina_command(arguments);
-  EXPECT_EQ(ended.code, 2) << ended.output;
-  EXPECT_THAT(ended.errors, AllOf(StartsWith("lamina: "), HasSubstr(words)));
-  EXPECT_EQ(std::count(ended.errors.begin(), ended.errors.end(), '\n'), 1) << ended.errors;
-  EXPECT_THAT(ended.output, IsEmpty());
+  expect_complaint(lamina_command(arguments), 2, words);
 }
 
 const std::string kScenarios = LAMINA_TEST_DATA_DIR "/../scenarios";

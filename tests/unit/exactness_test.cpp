@@ -106,13 +106,18 @@ TEST(Transfers, GPipeWithAnyTransferAndAnyNumberOfLayers) {
   });
 }
 
+// Returns the time of a stage's forward pass.
+double draw_one_f_one_b(Dice& dice, Case& c) {
+  c.schedule.method = "one_f_one_b";
+  draw_layers(dice, c, true);
+  c.schedule.micro_batches = dice.whole(1, 10);
+  return static_cast<double>(c.schedule.layers / c.schedule.pipeline) * c.times.forward_s;
+}
+
 TEST(Transfers, OneForwardOneBackwardUpToAStage) {
   expect_exact(21, [](Dice& dice, Case& c) {
-    c.schedule.method = "one_f_one_b";
-    draw_layers(dice, c, true);
-    c.schedule.micro_batches = dice.whole(1, 10);
-    const auto stage = static_cast<double>(c.schedule.layers / c.schedule.pipeline);
-    c.times.boundary_s = dice.real(0, stage * c.times.forward_s);
+    const double stage_s = draw_one_f_one_b(dice, c);
+    c.times.boundary_s = dice.real(0, stage_s);
   });
 }
 
@@ -120,11 +125,8 @@ TEST(Transfers, OneForwardOneBackwardBeyondAStageTakesAtLeastTheForm) {
   for_each_case(
       27,
       [](Dice& dice, Case& c) {
-        c.schedule.method = "one_f_one_b";
-        draw_layers(dice, c, true);
-        c.schedule.micro_batches = dice.whole(1, 10);
-        const auto stage = static_cast<double>(c.schedule.layers / c.schedule.pipeline);
-        c.times.boundary_s = stage * c.times.forward_s * dice.real(1, 4);
+        const double stage_s = draw_one_f_one_b(dice, c);
+        c.times.boundary_s = stage_s * dice.real(1, 4);
       },
       [](const Case& c) {
         const Schedule schedule = verified(c.schedule);

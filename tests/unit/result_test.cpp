@@ -561,6 +561,15 @@ Op op(std::int32_t id, OpKind kind, StreamKind stream, std::int32_t peer = -1) {
   return made;
 }
 
+Schedule two_stages(std::vector<Op> first, std::vector<Op> second, std::int64_t data) {
+  Schedule schedule;
+  schedule.plan.parallel = {.data = data, .pipeline = 2, .tensor = 1};
+  schedule.programs.resize(2);
+  schedule.programs[0].ops = std::move(first);
+  schedule.programs[1].ops = std::move(second);
+  return schedule;
+}
+
 std::vector<Json> events_with(const Json& trace, const char* key, const char* value) {
   std::vector<Json> found;
   for (const Json& event : trace["traceEvents"]) {
@@ -572,14 +581,10 @@ std::vector<Json> events_with(const Json& trace, const char* key, const char* va
 }
 
 TEST(Trace, HasATrackForEachStreamAndAnArrowForEachMessage) {
-  Schedule schedule;
-  schedule.plan.parallel = {.data = 2, .pipeline = 2, .tensor = 1};
-  schedule.programs.resize(2);
-  schedule.programs[0].ops = {op(0, OpKind::forward, StreamKind::compute),
-                              op(1, OpKind::send, StreamKind::send_forward, 1),
-                              op(2, OpKind::all_reduce, StreamKind::data)};
-  schedule.programs[1].ops = {op(0, OpKind::receive, StreamKind::receive_forward, 0),
-                              op(1, OpKind::forward, StreamKind::compute)};
+  const Schedule schedule = two_stages(
+      {op(0, OpKind::forward, StreamKind::compute), op(1, OpKind::send, StreamKind::send_forward, 1),
+       op(2, OpKind::all_reduce, StreamKind::data)},
+      {op(0, OpKind::receive, StreamKind::receive_forward, 0), op(1, OpKind::forward, StreamKind::compute)}, 2);
   Trace trace;
   for (const std::int32_t rank : {0, 1}) {
     trace.push_back({0, rank, 0, 0.001, 0.002});
@@ -619,13 +624,10 @@ TEST(Trace, HasATrackForEachStreamAndAnArrowForEachMessage) {
 // At two stages both directions are messages between the same ranks. Here the gradient of one micro-batch starts before
 // and ends after an activation: each arrow joins the two ends of its own message.
 TEST(Trace, TellsTheDirectionsOfMessagesApart) {
-  Schedule schedule;
-  schedule.plan.parallel = {.data = 1, .pipeline = 2, .tensor = 1};
-  schedule.programs.resize(2);
-  schedule.programs[0].ops = {op(0, OpKind::send, StreamKind::send_backward, 1),
-                              op(1, OpKind::send, StreamKind::send_forward, 1)};
-  schedule.programs[1].ops = {op(0, OpKind::receive, StreamKind::receive_forward, 0),
-                              op(1, OpKind::receive, StreamKind::receive_backward, 0)};
+  const Schedule schedule = two_stages(
+      {op(0, OpKind::send, StreamKind::send_backward, 1), op(1, OpKind::send, StreamKind::send_forward, 1)},
+      {op(0, OpKind::receive, StreamKind::receive_forward, 0), op(1, OpKind::receive, StreamKind::receive_backward, 0)},
+      1);
   const Trace trace{{0, 0, 0, 0.001, 0.005}, {1, 0, 0, 0.002, 0.003}, {0, 1, 0, 0.002, 0.003}, {1, 1, 0, 0.001, 0.005}};
   ChromeTrace chrome;
   chrome.add_run("both ways", schedule, trace);
@@ -644,13 +646,10 @@ TEST(Trace, TellsTheDirectionsOfMessagesApart) {
 // Two hosts' clocks may be further apart than a message is long. An arrow that cannot end in its message is left out;
 // one that can does, with ends that only just overlap too.
 TEST(Trace, ArrowsLieInTheirMessages) {
-  Schedule schedule;
-  schedule.plan.parallel = {.data = 1, .pipeline = 2, .tensor = 1};
-  schedule.programs.resize(2);
-  schedule.programs[0].ops = {op(0, OpKind::send, StreamKind::send_forward, 1),
-                              op(1, OpKind::send, StreamKind::send_forward, 1)};
-  schedule.programs[1].ops = {op(0, OpKind::receive, StreamKind::receive_forward, 0),
-                              op(1, OpKind::receive, StreamKind::receive_forward, 0)};
+  const Schedule schedule = two_stages(
+      {op(0, OpKind::send, StreamKind::send_forward, 1), op(1, OpKind::send, StreamKind::send_forward, 1)},
+      {op(0, OpKind::receive, StreamKind::receive_forward, 0), op(1, OpKind::receive, StreamKind::receive_forward, 0)},
+      1);
   const Trace trace{
       {0, 0, 0, 0.003, 0.004}, {1, 0, 0, 0.005, 0.007}, {0, 1, 0, 0.001, 0.002}, {1, 1, 0, 0.003, 0.0051}};
   ChromeTrace chrome;
