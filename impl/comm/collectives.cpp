@@ -154,6 +154,34 @@ class Ring {
   std::array<std::unique_ptr<Request>, kWindow> receives_;
 };
 
+template <class Real>
+constexpr RealType real_type() {
+  if constexpr (std::is_same_v<Real, double>) {
+    return RealType::fp64;
+  } else if constexpr (std::is_same_v<Real, float>) {
+    return RealType::fp32;
+  } else {
+    return std::is_same_v<Real, Bf16> ? RealType::bf16 : RealType::fp16;
+  }
+}
+
+template <class Real, class Wire>
+void run(Communicator& group, Collective::Kind kind, std::span<Real> values, TrafficTag tag) {
+  const bool all_reduces = kind == Collective::Kind::all_reduce;
+  Ring<Real, Wire> ring(group, values, kind != Collective::Kind::all_gather, kind != Collective::Kind::reduce_scatter,
+                        tag);
+  if (group.collectives() == Collectives::ring || group.size() == 1 || values.empty()) {
+    return ring.run();
+  }
+  LAMINA_CHECK((std::is_same_v<Real, Wire>), "sums of {} values on a wire of {} are made by the ring alone",
+               name_of(real_type<Real>()), name_of(real_type<Wire>()));
+  const auto bytes = static_cast<std::int64_t>(values.size_bytes());
+  group
+      .collective({.kind = kind, .type = real_type<Real>(), .values = std::as_writable_bytes(values)},
+                  (all_reduces ? 2 : 1) * bytes / group.size() * (group.size() - 1), tag)
+      ->wait();
+}
+
 // One block of all_sum, small enough that everybody's contribution fits into the workspace.
 void all_sum_block(Communicator& group, std::span<double> values, TrafficTag tag) {
   const int n = group.size();
@@ -183,17 +211,17 @@ void all_sum_block(Communicator& group, std::span<double> values, TrafficTag tag
 
 template <class Real, class Wire>
 void all_reduce(Communicator& group, std::span<Real> values, TrafficTag tag) {
-  Ring<Real, Wire>(group, values, true, true, tag).run();
+  run<Real, Wire>(group, Collective::Kind::all_reduce, values, tag);
 }
 
 template <class Real, class Wire>
 void reduce_scatter(Communicator& group, std::span<Real> values, TrafficTag tag) {
-  Ring<Real, Wire>(group, values, true, false, tag).run();
+  run<Real, Wire>(group, Collective::Kind::reduce_scatter, values, tag);
 }
 
 template <class Real>
 void all_gather(Communicator& group, std::span<Real> values, TrafficTag tag) {
-  Ring<Real, Real>(group, values, false, true, tag).run();
+  run<Real, Real>(group, Collective::Kind::all_gather, values, tag);
 }
 
 void all_sum(Communicator& group, std::span<double> values, TrafficTag tag) {

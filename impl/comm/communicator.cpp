@@ -21,6 +21,24 @@ std::string_view name_of(TrafficKind kind) {
   return "?";
 }
 
+std::string_view name_of(Collectives collectives) { return collectives == Collectives::ring ? "ring" : "library"; }
+
+std::string_view name_of(Collective::Kind kind) {
+  switch (kind) {
+    case Collective::Kind::all_reduce:
+      return "all_reduce";
+    case Collective::Kind::reduce_scatter:
+      return "reduce_scatter";
+    case Collective::Kind::all_gather:
+      return "all_gather";
+  }
+  return "?";
+}
+
+std::unique_ptr<Request> Communicator::start_collective(const Collective& whole) {
+  throw Error(fmt::format("this transport has no library that makes an {}", name_of(whole.kind)));
+}
+
 void TrafficLedger::add(TrafficTag tag, std::int64_t bytes) {
   bytes_[static_cast<std::size_t>(tag.kind)][static_cast<std::size_t>(tag.unit)].fetch_add(bytes,
                                                                                            std::memory_order_relaxed);

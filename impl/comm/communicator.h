@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "impl/base/error.h"
+#include "impl/base/real.h"
 #include "impl/plan/model_shape.h"
 
 namespace lamina {
@@ -57,6 +58,20 @@ class Request {
   virtual void wait() = 0;
 };
 
+// Who makes a group's collectives: the rings of collectives.h, or the library under the transport (MPI_I*), whose way
+// of making them, and so the bytes on the wire and the order of sums, is its own.
+enum class Collectives : std::uint8_t { ring, library };
+std::string_view name_of(Collectives collectives);
+
+// A collective as collectives.h describes it, in place on all of a rank's values. Numbers of 16 bits are gathered
+// alone.
+struct Collective {
+  enum class Kind : std::uint8_t { all_reduce, reduce_scatter, all_gather } kind = Kind::all_reduce;
+  RealType type = RealType::fp64;
+  std::span<std::byte> values;  // a multiple of size() elements
+};
+std::string_view name_of(Collective::Kind kind);
+
 // One group of ranks. Messages between two ranks of a group arrive in the order sent; there are no tags. A
 // communicator is used by one thread at a time; different communicators are independent. Sends are rendezvous: they
 // need not complete before the receiver has posted its receive. A receive has exactly the sent message's size; else its
@@ -69,6 +84,7 @@ class Communicator {
   virtual ~Communicator() = default;
   virtual int rank() const = 0;  // in the group
   virtual int size() const = 0;
+  Collectives collectives() const { return collectives_; }
   std::span<std::byte> workspace() { return {workspace_.get(), static_cast<std::size_t>(kWorkspaceBytes)}; }
 
   // Counts the bytes in the ledger, then starts the message.
@@ -77,15 +93,25 @@ class Communicator {
     return start_send(peer, bytes);
   }
   std::unique_ptr<Request> receive(int peer, std::span<std::byte> bytes) { return start_receive(peer, bytes); }
+  // Where collectives() is library; called by all members in the same order. What the library sends is not known: the
+  // ledger counts algorithm_bytes.
+  std::unique_ptr<Request> collective(const Collective& whole, std::int64_t algorithm_bytes, TrafficTag tag) {
+    ledger_->add(tag, algorithm_bytes);
+    return start_collective(whole);
+  }
 
  protected:
-  explicit Communicator(TrafficLedger* ledger)
-      : ledger_(ledger), workspace_(std::make_unique_for_overwrite<std::byte[]>(kWorkspaceBytes)) {}
+  explicit Communicator(TrafficLedger* ledger, Collectives collectives = Collectives::ring)
+      : ledger_(ledger),
+        collectives_(collectives),
+        workspace_(std::make_unique_for_overwrite<std::byte[]>(kWorkspaceBytes)) {}
   virtual std::unique_ptr<Request> start_send(int peer, std::span<const std::byte> bytes) = 0;
   virtual std::unique_ptr<Request> start_receive(int peer, std::span<std::byte> bytes) = 0;
+  virtual std::unique_ptr<Request> start_collective(const Collective& whole);  // throws Error where there is no library
 
  private:
   TrafficLedger* ledger_;
+  Collectives collectives_;
   std::unique_ptr<std::byte[]> workspace_;
 };
 
@@ -96,8 +122,10 @@ class Transport {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual std::string name() const = 0;  // "threads", "mpi"
-  // A group of world ranks in this order; every member calls it with the same list, in the same order of calls.
-  virtual std::unique_ptr<Communicator> group(const std::vector<int>& members) = 0;
+  // A group of world ranks in this order; every member calls it with the same arguments, in the same order of calls.
+  // Throws Error for collectives that the transport has none of.
+  virtual std::unique_ptr<Communicator> group(const std::vector<int>& members, Collectives collectives) = 0;
+  std::unique_ptr<Communicator> group(const std::vector<int>& members) { return group(members, Collectives::ring); }
   virtual TrafficLedger& ledger() = 0;
   // Makes every blocked or later call on every rank throw Aborted; the first reason wins.
   virtual void abort(const std::string& reason) = 0;

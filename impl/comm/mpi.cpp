@@ -1,9 +1,5 @@
 #include "impl/comm/mpi.h"
 
-// The C++ bindings of old are gone; without this, Open MPI's header brings them back.
-#define OMPI_SKIP_MPICXX 1
-#define MPICH_SKIP_MPICXX 1
-#include <mpi.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -20,6 +16,7 @@
 #include <utility>
 
 #include "impl/comm/launcher.h"
+#include "impl/comm/mpi_library.h"
 
 namespace lamina {
 namespace {
@@ -36,6 +33,7 @@ constexpr int kGroupTag = 0;
 constexpr int kHeartbeatTag = 1;
 constexpr int kLeavingTag = 2;
 constexpr int kFailureTag = 3;
+constexpr int kCommunicatorTag = 4;
 constexpr int kFirstGroupTag = 16;
 constexpr int kGroupsPerLeader = 1024;
 
@@ -54,19 +52,6 @@ constexpr double kTidings_s = 0.01;  // between looks for heartbeats and their l
 constexpr double kIdleLook_s = 0.05;      // between looks while only heartbeats are under way
 constexpr double kQuietLookFactor = 2.5;  // looks are this much rarer once nothing has ended for kQuiet_s
 constexpr double kQuiet_s = 0.05;
-
-std::string error_text(int code) {
-  std::array<char, MPI_MAX_ERROR_STRING> text{};
-  int length = 0;
-  MPI_Error_string(code, text.data(), &length);
-  return {text.data(), static_cast<std::size_t>(length)};
-}
-
-void check_mpi(int code, const char* call) {
-  if (code != MPI_SUCCESS) {
-    throw Error(fmt::format("{} failed: {}", call, error_text(code)));
-  }
-}
 
 // Open MPI closes the modules that it does not use, and their variables with them. So the variables that are left tell
 // what is used: every point-to-point layer has a priority, every byte-transfer module an exclusivity.
@@ -122,26 +107,42 @@ MpiNetwork ask_for_network() {
   return network;
 }
 
-enum class Side : std::uint8_t { send, receive };
-
 // What the requests of one communicator have in common.
 struct Place {
   std::vector<int> members;
   int rank = 0;  // in the group
   int tag = 0;
-  std::condition_variable woken;  // one of its messages ended, or something every wait must look at
+  MPI_Comm library = MPI_COMM_NULL;  // for MPI's own collectives; the progress thread's
+  std::condition_variable woken;     // one of its messages ended, or something every wait must look at
 };
 
-// A message under way, shared by its request and the progress thread. Guarded by the engine's mutex.
+// A message or something else of MPI's under way, shared by its request and the progress thread. Guarded by the
+// engine's mutex.
 struct Passage {
+  enum class Kind : std::uint8_t { send, receive, collective, communicator } kind = Kind::send;
   std::shared_ptr<Place> place;
-  Side side = Side::send;
-  int peer = 0;  // world rank
-  std::byte* buffer = nullptr;
-  std::int64_t bytes = 0;
-  std::int64_t pieces_left = 0;
-  std::string error;  // of the first piece that failed
+  int peer = -1;  // world rank, of a message
+  std::span<std::byte> bytes;
+  Collective collective;         // over `bytes`
+  std::int64_t pieces_left = 1;  // how many there are is known once MPI has them
+  std::string error;             // of the first piece that failed
 };
+
+// "send 8 bytes to rank 1"
+std::string words(const Passage& passage) {
+  switch (passage.kind) {
+    case Passage::Kind::send:
+      return fmt::format("send {} bytes to rank {}", passage.bytes.size(), passage.peer);
+    case Passage::Kind::receive:
+      return fmt::format("receive {} bytes from rank {}", passage.bytes.size(), passage.peer);
+    case Passage::Kind::collective:
+      return fmt::format("{} {} bytes by MPI with ranks [{}]", name_of(passage.collective.kind), passage.bytes.size(),
+                         fmt::join(passage.place->members, ", "));
+    case Passage::Kind::communicator:
+      return fmt::format("make a communicator of ranks [{}]", fmt::join(passage.place->members, ", "));
+  }
+  return "?";
+}
 
 // Everything about MPI: one progress thread makes all calls, and everybody else posts to it and waits.
 class Engine {
@@ -154,10 +155,11 @@ class Engine {
   int rank() const { return rank_; }
   int size() const { return size_; }
   int most_groups() const { return most_groups_; }  // that one rank can be the first member of
+  std::int64_t most_piece_bytes() const { return options_.most_piece_bytes; }
   const MpiNetwork& network() const { return network_; }
   void enlist(const std::shared_ptr<Place>& place);
-  std::shared_ptr<Passage> post(std::shared_ptr<Place> place, Side side, int peer, std::byte* buffer,
-                                std::int64_t bytes);
+  void retire(std::shared_ptr<Place> place);  // no passage of it is under way or follows
+  std::shared_ptr<Passage> post(Passage passage);
   void wait(const Passage& passage);
   void give_up(const Passage& passage);
   void abort(const std::string& reason);
@@ -172,8 +174,12 @@ class Engine {
 
   void run();
   void start();
+  void enter_mpi();
+  Clock::time_point stuck_at() const;
   bool look();
   void post_to_mpi(const std::shared_ptr<Passage>& passage);
+  void post_message(const std::shared_ptr<Passage>& passage);
+  void free_retired();
   bool test_pieces();
   void keep_alive();
   void check_neighbour_lives() const;
@@ -189,6 +195,7 @@ class Engine {
   void expect_failure();
   void hear_failure();
   void settle(const Under& piece, const MPI_Status& status);
+  std::optional<Clock::time_point> partner_left(const Passage& passage) const;
   void wake_all();
   void abort_locked(const std::string& reason);
   void fail_locked(const std::string& reason);
@@ -208,7 +215,8 @@ class Engine {
   std::condition_variable outside_;  // the progress thread left MPI, or is ready
   bool initialised_ = false;         // MPI is; from here on it takes messages between all ranks to be ready
   bool ready_ = false;
-  bool inside_ = false;    // the progress thread is in MPI
+  bool inside_ = false;  // the progress thread is in MPI, since:
+  Clock::time_point entered_at_;
   bool frozen_ = false;    // buffers may be gone: MPI must not run any more
   bool given_up_ = false;  // buffers are gone
   bool telling_ = false;   // rank 0 is still to be told of the failure; until then all buffers stay
@@ -220,6 +228,7 @@ class Engine {
   Clock::time_point aborted_at_;
   double longest_wait_s_ = std::numeric_limits<double>::infinity();
   std::vector<std::shared_ptr<Passage>> fresh_;
+  std::vector<std::shared_ptr<Place>> retired_;  // their communicators are still MPI's
   std::vector<std::weak_ptr<Place>> places_;
   std::vector<std::optional<Clock::time_point>> left_;  // by world rank: when we heard that it leaves
 
@@ -281,7 +290,7 @@ Engine::~Engine() {
   }
   if (!reason_.empty()) {  // the progress thread ends the process, unless MPI holds it
     posted_.notify_all();
-    outside_.wait_for(lock, ticks(kAbortGrace_s + kStuck_s), [] { return false; });
+    outside_.wait_until(lock, stuck_at() + ticks(kAbortGrace_s), [] { return false; });
     std::_Exit(kAbortExitCode);
   }
   posted_.notify_all();
@@ -295,10 +304,13 @@ void Engine::enlist(const std::shared_ptr<Place>& place) {
   places_.push_back(place);
 }
 
-std::shared_ptr<Passage> Engine::post(std::shared_ptr<Place> place, Side side, int peer, std::byte* buffer,
-                                      std::int64_t bytes) {
-  auto passage = std::make_shared<Passage>(Passage{std::move(place), side, peer, buffer, bytes, 0, {}});
-  passage->pieces_left = std::max<std::int64_t>(1, (bytes + options_.most_piece_bytes - 1) / options_.most_piece_bytes);
+void Engine::retire(std::shared_ptr<Place> place) {
+  const Lock lock(mutex_);
+  retired_.push_back(std::move(place));
+}
+
+std::shared_ptr<Passage> Engine::post(Passage what) {
+  auto passage = std::make_shared<Passage>(std::move(what));
   const Lock lock(mutex_);
   if (!reason_.empty()) {
     throw Aborted(reason_);
@@ -312,7 +324,10 @@ void Engine::wait(const Passage& passage) {
   constexpr double kForever_s = 1e9;
   Lock lock(mutex_);
   const auto entered = Clock::now();
-  const double longest_s = std::min(longest_wait_s_, kForever_s);
+  double longest_s = std::min(longest_wait_s_, kForever_s);
+  if (passage.kind == Passage::Kind::communicator) {  // meanwhile no heartbeat is heard
+    longest_s = std::min(longest_s, options_.silent_after_s);
+  }
   for (;;) {
     if (!passage.error.empty()) {
       throw Error(passage.error);
@@ -324,24 +339,37 @@ void Engine::wait(const Passage& passage) {
       throw Aborted(reason_);
     }
     const auto now = Clock::now();
-    const bool send = passage.side == Side::send;
     const auto complain = [&](const char* why) {
-      throw Error(fmt::format("rank {} waited {:.1f} s to {} {} bytes {} rank {}: {}", rank_,
-                              Seconds(now - entered).count(), send ? "send" : "receive", passage.bytes,
-                              send ? "to" : "from", passage.peer, why));
+      throw Error(
+          fmt::format("rank {} waited {:.1f} s to {}: {}", rank_, Seconds(now - entered).count(), words(passage), why));
     };
     auto until = entered + ticks(longest_s);
     if (now >= until) {
       complain("the deadline has passed");
     }
-    if (const auto left = left_[static_cast<std::size_t>(passage.peer)]) {
+    if (const auto left = partner_left(passage)) {
       if (now >= *left + ticks(kLeft_s)) {
-        complain("that rank has ended its run");
+        complain(passage.peer < 0 ? "one of them has ended its run" : "that rank has ended its run");
       }
       until = std::min(until, *left + ticks(kLeft_s));
     }
     passage.place->woken.wait_until(lock, until);
   }
+}
+
+// When the first of those that it takes left.
+std::optional<Clock::time_point> Engine::partner_left(const Passage& passage) const {
+  if (passage.peer >= 0) {
+    return left_[static_cast<std::size_t>(passage.peer)];
+  }
+  std::optional<Clock::time_point> first;
+  for (const int member : passage.place->members) {
+    const auto left = left_[static_cast<std::size_t>(member)];
+    if (left && (!first || *left < *first)) {
+      first = left;
+    }
+  }
+  return first;
 }
 
 // The buffer is about to be gone: MPI must not touch it, and MPI can neither be told to forget a message nor be kept
@@ -350,10 +378,18 @@ void Engine::give_up(const Passage& passage) {
   Lock lock(mutex_);
   if (passage.pieces_left > 0) {
     frozen_ = true;
-    outside_.wait_for(lock, ticks(kStuck_s), [&] { return !inside_ && !telling_; });
+    outside_.wait_until(lock, stuck_at(), [&] { return !inside_ && !telling_; });
     given_up_ = true;
   }
 }
+
+void Engine::enter_mpi() {
+  inside_ = true;
+  entered_at_ = Clock::now();
+}
+
+// From when on nobody waits any longer for the progress thread to come out of MPI.
+Clock::time_point Engine::stuck_at() const { return (inside_ ? entered_at_ : Clock::now()) + ticks(kStuck_s); }
 
 void Engine::abort(const std::string& reason) {
   const Lock lock(mutex_);
@@ -418,7 +454,7 @@ void Engine::run() {
   for (bool done = false; !done;) {
     if (!reason_.empty()) {
       if (std::exchange(telling_, false)) {
-        inside_ = true;
+        enter_mpi();
         lock.unlock();
         tell_first();
         lock.lock();
@@ -434,7 +470,7 @@ void Engine::run() {
       posted_.wait(lock);  // for the abort that must follow
       continue;
     }
-    inside_ = true;
+    enter_mpi();
     lock.unlock();
     std::string failure;
     try {
@@ -452,6 +488,7 @@ void Engine::run() {
     }
   }
   lock.unlock();
+  free_retired();
   MPI_Comm_free(&world_);
   MPI_Finalize();
 }
@@ -505,6 +542,7 @@ bool Engine::look() {
   for (const auto& passage : fresh) {
     post_to_mpi(passage);
   }
+  free_retired();
   constexpr int kMostTests = 4;  // one ended message often lets the next one on
   for (int tests = 0; tests < kMostTests && test_pieces(); ++tests) {
   }
@@ -528,13 +566,35 @@ bool Engine::look() {
 }
 
 void Engine::post_to_mpi(const std::shared_ptr<Passage>& passage) {
+  const std::size_t before = requests_.size();
+  Place& place = *passage->place;
+  if (passage->kind == Passage::Kind::communicator) {
+    place.library = make_mpi_communicator(world_, place.members, kCommunicatorTag);
+  } else if (passage->kind == Passage::Kind::collective) {
+    for (const MPI_Request request :
+         start_mpi_collective(passage->collective, place.library, options_.most_piece_bytes)) {
+      requests_.push_back(request);
+      under_way_.push_back({passage, 0});
+    }
+  } else {
+    post_message(passage);
+  }
+  const Lock lock(mutex_);
+  passage->pieces_left = static_cast<std::int64_t>(requests_.size() - before);
+  if (passage->pieces_left == 0) {
+    place.woken.notify_all();
+  }
+}
+
+void Engine::post_message(const std::shared_ptr<Passage>& passage) {
   const auto send = options_.rendezvous ? MPI_Issend : MPI_Isend;
+  const std::int64_t all = std::ssize(passage->bytes);
   std::int64_t begin = 0;
   do {
-    const std::int64_t bytes = std::min(options_.most_piece_bytes, passage->bytes - begin);
-    std::byte* const piece = passage->buffer + begin;
+    const std::int64_t bytes = std::min(options_.most_piece_bytes, all - begin);
+    std::byte* const piece = passage->bytes.data() + begin;
     MPI_Request request = MPI_REQUEST_NULL;
-    if (passage->side == Side::send) {
+    if (passage->kind == Passage::Kind::send) {
       check_mpi(send(piece, static_cast<int>(bytes), MPI_BYTE, passage->peer, passage->place->tag, world_, &request),
                 "sending");
     } else {
@@ -545,7 +605,18 @@ void Engine::post_to_mpi(const std::shared_ptr<Passage>& passage) {
     requests_.push_back(request);
     under_way_.push_back({passage, bytes});
     begin += bytes;
-  } while (begin < passage->bytes);
+  } while (begin < all);
+}
+
+void Engine::free_retired() {
+  std::vector<std::shared_ptr<Place>> retired;
+  {
+    const Lock lock(mutex_);
+    std::swap(retired, retired_);
+  }
+  for (const auto& place : retired) {
+    MPI_Comm_free(&place->library);
+  }
 }
 
 // True when something ended.
@@ -596,10 +667,8 @@ void Engine::settle(const Under& piece, const MPI_Status& status) {
   int got = 0;
   MPI_Get_count(&status, MPI_BYTE, &got);
   if (passage.error.empty() && status.MPI_ERROR != MPI_SUCCESS) {
-    passage.error = fmt::format("rank {} {} {} bytes {} rank {}: {}", rank_,
-                                passage.side == Side::send ? "sent" : "received", passage.bytes,
-                                passage.side == Side::send ? "to" : "from", passage.peer, error_text(status.MPI_ERROR));
-  } else if (passage.error.empty() && passage.side == Side::receive && got != piece.bytes) {
+    passage.error = fmt::format("rank {} failed to {}: {}", rank_, words(passage), mpi_error_text(status.MPI_ERROR));
+  } else if (passage.error.empty() && passage.kind == Passage::Kind::receive && got != piece.bytes) {
     passage.error = fmt::format("a message of {} bytes from rank {} met a receive of {} bytes on rank {}", got,
                                 passage.peer, piece.bytes, rank_);
   }
@@ -780,27 +849,62 @@ class Message final : public Request {
   bool done_ = false;
 };
 
+// A collective by MPI.
+class LibraryCall final : public Request {
+ public:
+  LibraryCall(Engine& engine, const std::shared_ptr<Place>& place, const Collective& whole)
+      : engine_(engine),
+        place_(place),
+        whole_(whole),
+        message_(engine,
+                 engine.post(
+                     {.kind = Passage::Kind::collective, .place = place, .bytes = whole.values, .collective = whole})) {
+  }
+  void wait() override {
+    message_.wait();
+    settle_mpi_collective(whole_, place_->rank, static_cast<int>(place_->members.size()), engine_.most_piece_bytes());
+  }
+
+ private:
+  Engine& engine_;
+  std::shared_ptr<Place> place_;
+  Collective whole_;
+  Message message_;
+};
+
 class Member final : public Communicator {
  public:
-  Member(TrafficLedger* ledger, Engine& engine, std::shared_ptr<Place> place)
-      : Communicator(ledger), engine_(engine), place_(std::move(place)) {}
+  Member(TrafficLedger* ledger, Engine& engine, std::shared_ptr<Place> place, Collectives collectives)
+      : Communicator(ledger, collectives), engine_(engine), place_(std::move(place)) {}
+  ~Member() override {
+    if (collectives() == Collectives::library) {
+      engine_.retire(place_);
+    }
+  }
+  Member(const Member&) = delete;
+  Member& operator=(const Member&) = delete;
   int rank() const override { return place_->rank; }
   int size() const override { return static_cast<int>(place_->members.size()); }
 
  protected:
   std::unique_ptr<Request> start_send(int peer, std::span<const std::byte> bytes) override {
-    return post(Side::send, peer, const_cast<std::byte*>(bytes.data()), bytes.size());  // MPI only reads it
+    return post(Passage::Kind::send, peer, {const_cast<std::byte*>(bytes.data()), bytes.size()});  // MPI only reads it
   }
   std::unique_ptr<Request> start_receive(int peer, std::span<std::byte> bytes) override {
-    return post(Side::receive, peer, bytes.data(), bytes.size());
+    return post(Passage::Kind::receive, peer, bytes);
+  }
+  std::unique_ptr<Request> start_collective(const Collective& whole) override {
+    LAMINA_CHECK(collectives() == Collectives::library, "this group was made for rings");
+    return std::make_unique<LibraryCall>(engine_, place_, whole);
   }
 
  private:
-  std::unique_ptr<Request> post(Side side, int peer, std::byte* buffer, std::size_t bytes) {
+  std::unique_ptr<Request> post(Passage::Kind kind, int peer, std::span<std::byte> bytes) {
     LAMINA_CHECK(peer >= 0 && peer < size() && peer != rank(), "rank {} of {} has no peer {}", rank(), size(), peer);
-    return std::make_unique<Message>(engine_,
-                                     engine_.post(place_, side, place_->members[static_cast<std::size_t>(peer)], buffer,
-                                                  static_cast<std::int64_t>(bytes)));
+    return std::make_unique<Message>(
+        engine_,
+        engine_.post(
+            {.kind = kind, .place = place_, .peer = place_->members[static_cast<std::size_t>(peer)], .bytes = bytes}));
   }
 
   Engine& engine_;
@@ -828,7 +932,7 @@ class ProcessTransport final : public MpiTransport {
   int size() const override { return engine_.size(); }
   std::string name() const override { return "mpi"; }
   const MpiNetwork& network() const override { return engine_.network(); }
-  std::unique_ptr<Communicator> group(const std::vector<int>& members) override;
+  std::unique_ptr<Communicator> group(const std::vector<int>& members, Collectives collectives) override;
   TrafficLedger& ledger() override { return ledger_; }
   void abort(const std::string& reason) override { engine_.abort(reason); }
   void set_deadline(std::chrono::duration<double> longest_wait) override { engine_.set_deadline(longest_wait.count()); }
@@ -838,19 +942,45 @@ class ProcessTransport final : public MpiTransport {
 
  private:
   GroupCard agree(const std::vector<int>& members);
+  void meet(const std::shared_ptr<Place>& place);
 
   TrafficLedger ledger_;
   int groups_led_ = 0;
   Engine engine_;
 };
 
-std::unique_ptr<Communicator> ProcessTransport::group(const std::vector<int>& members) {
+std::unique_ptr<Communicator> ProcessTransport::group(const std::vector<int>& members, Collectives collectives) {
   const auto place = std::make_shared<Place>();
   place->rank = place_in_group(members, rank(), size());
   place->members = members;
   place->tag = static_cast<int>(agree(members).tag);
   engine_.enlist(place);
-  return std::make_unique<Member>(&ledger_, engine_, place);
+  if (collectives == Collectives::library) {
+    meet(place);
+  }
+  return std::make_unique<Member>(&ledger_, engine_, place, collectives);
+}
+
+// The making of a communicator blocks the progress threads of those who have come to it until all have, and a rank may
+// come to its groups hours after another. So first all say that they are here, by messages that can be waited for.
+void ProcessTransport::meet(const std::shared_ptr<Place>& place) {
+  std::byte here{};
+  const auto exchange = [&](Passage::Kind kind) {
+    std::vector<std::unique_ptr<Message>> messages;
+    for (const int member : place->members) {
+      if (member != rank() && (rank() == place->members[0] || member == place->members[0])) {
+        messages.push_back(std::make_unique<Message>(
+            engine_, engine_.post({.kind = kind, .place = place, .peer = member, .bytes = {&here, 1}})));
+      }
+    }
+    for (const auto& message : messages) {
+      message->wait();
+    }
+  };
+  const bool first = rank() == place->members[0];
+  exchange(first ? Passage::Kind::receive : Passage::Kind::send);
+  exchange(first ? Passage::Kind::send : Passage::Kind::receive);
+  Message(engine_, engine_.post({.kind = Passage::Kind::communicator, .place = place})).wait();
 }
 
 GroupCard ProcessTransport::agree(const std::vector<int>& members) {
@@ -859,19 +989,21 @@ GroupCard ProcessTransport::agree(const std::vector<int>& members) {
   engine_.enlist(place);
   GroupCard card;
   std::vector<std::unique_ptr<Message>> messages;
-  const auto start = [&](Side side, int peer) {
+  const auto start = [&](Passage::Kind kind, int peer) {
     messages.push_back(std::make_unique<Message>(
-        engine_, engine_.post(place, side, peer, reinterpret_cast<std::byte*>(&card), sizeof card)));
+        engine_,
+        engine_.post(
+            {.kind = kind, .place = place, .peer = peer, .bytes = std::as_writable_bytes(std::span(&card, 1))})));
   };
   if (rank() == members[0]) {
     LAMINA_CHECK(groups_led_ < engine_.most_groups(), "rank {} leads {} groups already", rank(), groups_led_);
     card.tag = kFirstGroupTag + std::int64_t{rank()} * engine_.most_groups() + groups_led_++;
     card.members_hash = hash_of(members);
     for (std::size_t i = 1; i < members.size(); ++i) {
-      start(Side::send, members[i]);
+      start(Passage::Kind::send, members[i]);
     }
   } else {
-    start(Side::receive, members[0]);
+    start(Passage::Kind::receive, members[0]);
   }
   for (const auto& message : messages) {
     message->wait();

@@ -29,14 +29,14 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 // them runs on, so that no two streams share one.
 class Groups {
  public:
-  Groups(const Schedule& schedule, Transport& transport) {
+  Groups(const Schedule& schedule, Collectives collectives, Transport& transport) {
     const Parallel& parallel = schedule.plan.parallel;
     const Coordinates here = coordinates_of(transport.rank(), parallel);
     std::vector<int> members;
     for (std::int64_t data = 0; data < parallel.data; ++data) {
       members.push_back(static_cast<int>(rank_of({data, here.pipeline, here.tensor}, parallel)));
     }
-    data_ = transport.group(members);
+    data_ = transport.group(members, collectives);
     members.clear();
     for (std::int64_t rank = 0; rank < parallel.ranks(); ++rank) {
       members.push_back(static_cast<int>(rank));
@@ -94,7 +94,7 @@ class Runner : public RankRunner {
         here_(coordinates_of(transport.rank(), request_.schedule.plan.parallel)),
         state_(request_.schedule, here_.pipeline, here_.data, request_.optimizer, request_.precision, request_.seed,
                inputs.tensors, request_.compute_threads_per_rank),
-        groups_(request_.schedule, transport),
+        groups_(request_.schedule, request_.collectives, transport),
         events_(state_.program().ops.size()),
         times_(state_.program().ops.size()) {
     for (const Op& op : state_.program().ops) {

@@ -318,6 +318,13 @@ std::vector<Key> make_keys() {
                         "(`mpirun -n 2 lamina run …`)",
        .default_json = R"("threads")",
        .choices = {"threads", "mpi"}},
+      {.path = "transport.collectives",
+       .type = text,
+       .documentation = "Who sums gradients and gathers parameters, with transport.kind mpi. ring: this program, by "
+                        "rings of messages, whose bytes are counted as they are sent; library: MPI (MPI_Iallreduce and "
+                        "its like), where the ring's bytes are counted whatever MPI sends. 16-bit sums are for rings",
+       .default_json = R"("ring")",
+       .choices = {"ring", "library"}},
       {.path = "transport.link",
        .type = object,
        .documentation = "The emulated link of every rank into an ideal switch, for threads alone; missing: as fast as "

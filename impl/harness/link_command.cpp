@@ -53,8 +53,8 @@ std::string network_words(const Measured& measured) {
   return networks.empty() ? measured.transport : fmt::format("{}", fmt::join(networks, " and "));
 }
 
-// "# transport mpi: ob1 (vader, tcp), 4 ranks: 2 on left, 2 on right"
-std::string transport_words(const Measured& measured) {
+// "# transport mpi: ob1 (vader, tcp), 4 ranks: 2 on left, 2 on right, ring collectives"
+std::string transport_words(const Measured& measured, Collectives collectives) {
   std::map<std::string, int> ranks_of_host;
   for (const RankPlace& rank : measured.ranks) {
     ++ranks_of_host[rank.host];
@@ -63,8 +63,8 @@ std::string transport_words(const Measured& measured) {
   for (const auto& [host, ranks] : ranks_of_host) {
     hosts.push_back(fmt::format("{} on {}", ranks, host));
   }
-  return fmt::format("# transport {}, {} ranks{}{}\n", network_words(measured), measured.link.ranks,
-                     hosts.empty() ? "" : ": ", fmt::join(hosts, ", "));
+  return fmt::format("# transport {}, {} ranks{}{}, {} collectives\n", network_words(measured), measured.link.ranks,
+                     hosts.empty() ? "" : ": ", fmt::join(hosts, ", "), name_of(collectives));
 }
 
 std::string port_words(const Measured& measured) {
@@ -77,9 +77,10 @@ std::string port_words(const Measured& measured) {
   return words.empty() ? "" : fmt::format("# sent by rank 0's host meanwhile: {}\n", fmt::join(words, ", "));
 }
 
-Json measured_json(const Measured& measured) {
+Json measured_json(const Measured& measured, Collectives collectives) {
   Json document;
   document["transport"] = measured.transport;
+  document["collectives"] = name_of(collectives);
   document.update(link_json(measured.link));
   document["places"] = Json::array();
   for (const RankPlace& rank : measured.ranks) {
@@ -93,10 +94,11 @@ Json measured_json(const Measured& measured) {
 }
 
 int report(const Measured& measured, const LinkCommandOptions& options, std::FILE* output) {
-  print(output, transport_words(measured) + port_words(measured) + link_table(measured.link));
+  print(output,
+        transport_words(measured, options.sizes.collectives) + port_words(measured) + link_table(measured.link));
   const Existing existing = options.force ? Existing::replace : Existing::refuse;
   if (!options.json.empty()) {
-    write_whole_file(options.json, measured_json(measured).dump(2) + "\n", existing);
+    write_whole_file(options.json, measured_json(measured, options.sizes.collectives).dump(2) + "\n", existing);
   }
   if (!options.cluster.empty()) {
     const Json document =
@@ -110,6 +112,10 @@ int report(const Measured& measured, const LinkCommandOptions& options, std::FIL
 }
 
 int over_threads(LinkCommandOptions options, std::FILE* output) {
+  if (options.sizes.collectives != Collectives::ring) {
+    throw UsageError(
+        "--collectives library is for processes (mpirun -n 2 lamina link …); between threads there is no library");
+  }
   if (!options.preset.empty()) {
     const LinkPreset& preset = link_preset(options.preset);
     options.link = {preset.bandwidth_bits_per_s, preset.latency_s};
@@ -133,8 +139,8 @@ std::string text_of(const LinkCommandOptions& options, int launched) {
     throw UsageError(fmt::format("--ranks is {}, but the launcher started {}", options.ranks, launched));
   }
   check_sizes(options.sizes);
-  return fmt::format("{} {} {} {} {} {}", version_text(), options.sizes.least_bytes, options.sizes.most_bytes,
-                     options.sizes.seconds_a_size, options.json, options.cluster);
+  return fmt::format("{} {} {} {} {} {} {}", version_text(), options.sizes.least_bytes, options.sizes.most_bytes,
+                     options.sizes.seconds_a_size, name_of(options.sizes.collectives), options.json, options.cluster);
 }
 
 int take_part(const LinkCommandOptions& options, const Backend& backend, MpiTransport& transport, std::FILE* output,

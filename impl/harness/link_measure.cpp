@@ -36,7 +36,7 @@ class Meter {
       : options_(options), rank_(transport.rank()), size_(transport.size()) {
     std::vector<int> everybody(static_cast<std::size_t>(size_));
     std::iota(everybody.begin(), everybody.end(), 0);
-    all_ = transport.group(everybody);
+    all_ = transport.group(everybody, options.collectives);
     control_ = transport.group(everybody);
   }
 

@@ -212,6 +212,7 @@ TrainRequest train_request(const Experiment& experiment, const PreparedRun& run,
   request.warmup_steps = setting.warmup_steps;
   request.measured_steps = setting.measured_steps;
   request.link = link;
+  request.collectives = setting.collectives;
   request.compute_threads_per_rank = run.share.threads_per_rank;
   for (const Disturbance& disturbance : setting.disturbances) {
     if (disturbance.rank < run.ranks()) {

@@ -140,9 +140,12 @@ void add_wire(Json& metric, const Placement& placement, const TrainOutcome& outc
   }
 }
 
-Json traffic_metric(const PreparedRun& run, std::span<const StepRecord> measured) {
+Json traffic_metric(const PreparedRun& run, Collectives collectives, std::span<const StepRecord> measured) {
   Json metric;
   metric["direction"] = "lower";
+  metric["counted"] = collectives == Collectives::ring ? "bytes that ranks send"
+                                                       : "algorithm bytes: of data, what a ring would send; the "
+                                                         "library's own way is not known";
   metric["per_rank"] = Json::array();
   for (const StepTraffic& traffic : measured.front().rank_traffic) {
     metric["per_rank"].push_back(traffic_as_json(traffic));
@@ -356,10 +359,10 @@ Json entry_of_run(const Experiment& experiment, const PreparedRun& run, const Re
   for (const StepRecord& step : outcome.steps) {
     metrics["counted_tokens"].push_back(step.counted_targets);
   }
-  metrics["traffic_bytes"] = traffic_metric(run, measured);
+  const Setting& setting = experiment.setting_of(run);
+  metrics["traffic_bytes"] = traffic_metric(run, setting.collectives, measured);
   add_wire(metrics["traffic_bytes"], experiment.placement, outcome);
   metrics["peak_memory_bytes"] = memory_metric(run, outcome);
-  const Setting& setting = experiment.setting_of(run);
   if (setting.cluster) {
     take_out_unsimulated(entry, link);
   } else {

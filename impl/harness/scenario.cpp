@@ -288,6 +288,22 @@ LinkRequest link_from(const Json& transport) {
   return request;
 }
 
+Collectives collectives_from(const Json& transport, const Precision& precision) {
+  if (transport["collectives"] == name_of(Collectives::ring)) {
+    return Collectives::ring;
+  }
+  if (transport["kind"] != "mpi") {
+    throw UsageError("transport.collectives library is for transport.kind mpi: between threads there is no library");
+  }
+  if (has_16_bits(precision.reduce)) {
+    throw UsageError(
+        fmt::format("transport.collectives is library and precision.reduce {}: MPI has no sums of 16-bit "
+                    "numbers; set precision.reduce fp32",
+                    name_of(precision.reduce)));
+  }
+  return Collectives::library;
+}
+
 std::optional<DumpConfig> dump_from(const Json& document, const std::string& file, std::int64_t steps) {
   if (!document.contains("dump")) {
     return std::nullopt;
@@ -397,6 +413,7 @@ Setting setting_from(const Json& document, const std::string& file, Swept swept)
     setting.measured_steps = 1;
   } else {
     setting.transport = document["transport"]["kind"];
+    setting.collectives = collectives_from(document["transport"], setting.precision);
     setting.link = link_from(document["transport"]);
   }
   if (document.contains("initial_weights")) {

@@ -307,6 +307,7 @@ def case_link(place):
         samples = document["samples"]
         check(len(rows) == len(samples) == 6 * 10, f"{len(rows)} rows, {len(samples)} samples", ended)
         check(document["transport"] == "mpi" and document["ranks"] == 4, f"{document['transport']}", ended)
+        check(document["collectives"] == "ring" and lines[0].endswith(", ring collectives"), "who made them", ended)
         check([place["network"].startswith(name) for place in document["places"]] == [True] * 4,
               f"{document['places']}", ended)
         seen = {}
@@ -320,6 +321,10 @@ def case_link(place):
         check(document["bandwidth_bits_per_s"] > 0, "no bandwidth", ended)
     sent = {port["port"]: port["sent"] for port in document["ports"]}
     check(sent["lo"] > sum(sample["bytes"] * sample["repetitions"] for sample in samples), f"{sent}", ended)
+    ended, document = measure("library.json", 3, ["--collectives", "library"])
+    check(ended.code == 0 and ended.output.splitlines()[0].endswith(", library collectives"), "header", ended)
+    check(document["collectives"] == "library" and all(sample["correct"] for sample in document["samples"]),
+          "by the library", ended)
     for extra, words in ((["--preset", "ethernet-10g"], "emulate a link between threads"),
                          (["--ranks", "2"], "--ranks is 2, but the launcher started 3"),
                          (["--min-bytes", "8192"], "sizes from 8192 to 4096 bytes"),
@@ -327,6 +332,37 @@ def case_link(place):
         ended, _ = measure("", 3, extra)
         check(ended.code == 2 and len(ended.said()) == 1 and words in ended.said()[0] and not ended.output, words,
               ended)
+
+
+def case_collectives(place):
+    """By rings and by MPI: the same losses up to rounding, and the same bytes in the ledger, which says whose they are."""
+    def change(document):
+        document["sweep"] = {"transport.collectives": ["ring", "library"]}
+        document["runs"].append({"name": "sharded", "method": "layered_accumulation", "zero_stage": 3,
+                                 "parallel": {"data": 3}})
+        document["expect"] = [{"metric": "loss", "of": f"{run}, collectives=library",
+                               "equal_to": f"{run}, collectives=ring", "within": 1e-12}
+                              for run in ("first", "second", "sharded")]
+    ended = place.run(place.scenario(change), 3)
+    check_fine(ended)
+    check([one["met"] for one in ended.result["expectations"]] == [True] * 3, "other losses", ended)
+    rings, libraries = ended.result["runs"][:3], ended.result["runs"][3:]
+    for ring, library in zip(rings, libraries):
+        ring, library = (run["metrics"]["traffic_bytes"] for run in (ring, library))
+        check(ring["per_rank"] == library["per_rank"] and ring["predicted"] == library["predicted"], "traffic", ended)
+        check(ring["counted"] == "bytes that ranks send" and library["counted"].startswith("algorithm bytes"),
+              f"{ring['counted']}, {library['counted']}", ended)
+
+    def threads(document):
+        document["transport"] = {"kind": "threads", "collectives": "library"}
+
+    def narrow(document):
+        document["precision"] = {"compute": "bf16", "reduce": "bf16"}
+        document["transport"]["collectives"] = "library"
+
+    for wrong, words in ((threads, "between threads there is no library"), (narrow, "MPI has no sums of 16-bit")):
+        refused = place.run(place.scenario(wrong), 0)
+        check(refused.code == 2 and len(refused.said()) == 1 and words in refused.said()[0], words, refused)
 
 
 # ---- with a fault ----

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <exception>
 #include <numeric>
@@ -157,6 +158,76 @@ void collectives(Transport& transport) {
   all_gathers<Real>(*group);
 }
 
+// Whole numbers, whose sums have the same bits in any order: MPI's order is its own.
+template <class Real>
+Real whole_number_of(int rank, std::size_t element) {
+  return std::round(value_of<Real>(rank, element) * 0x1p18F) + Real{0};  // no negative zero
+}
+
+template <class Real>
+std::vector<Real> whole_numbers_of(int rank, std::size_t elements) {
+  std::vector<Real> values(elements);
+  for (std::size_t i = 0; i < elements; ++i) {
+    values[i] = whole_number_of<Real>(rank, i);
+  }
+  return values;
+}
+
+template <class Real>
+void library_reductions(Communicator& group) {
+  const auto ranks = static_cast<std::size_t>(group.size());
+  for (const std::size_t part : part_elements(group)) {
+    const std::size_t elements = part * ranks;
+    auto all = whole_numbers_of<Real>(group.rank(), elements);
+    auto own = all;
+    all_reduce<Real>(group, all, kTag);
+    reduce_scatter<Real>(group, own, kTag);
+    const std::size_t begin = part * static_cast<std::size_t>(group.rank());
+    for (std::size_t i = 0; i < elements; ++i) {
+      Real sum = 0;
+      for (int rank = 0; rank < group.size(); ++rank) {
+        sum += whole_number_of<Real>(rank, i);
+      }
+      expect_bits(all[i], sum, i, "all_reduce");
+      if (i >= begin && i < begin + part) {
+        expect_bits(own[i], sum, i, "reduce_scatter");
+      }
+    }
+  }
+}
+
+template <class Real>
+void library_collectives(Transport& transport) {
+  const auto group = transport.group(everybody(transport), Collectives::library);
+  library_reductions<Real>(*group);
+  all_gathers<Real>(*group);
+}
+
+// What has 16 bits is gathered; sums of it are refused, and nothing is sent.
+void library_of_16_bits(Transport& transport) {
+  const auto group = transport.group(everybody(transport), Collectives::library);
+  const auto ranks = static_cast<std::size_t>(group->size());
+  const std::size_t part = 4097;
+  std::vector<Bf16> gathered(part * ranks);
+  const auto bits = [](std::size_t i) { return static_cast<std::uint16_t>(i * 7919); };
+  for (std::size_t i = part * static_cast<std::size_t>(group->rank()), end = i + part; i < end; ++i) {
+    gathered[i].bits = bits(i);
+  }
+  all_gather<Bf16>(*group, gathered, kTag);
+  for (std::size_t i = 0; i < gathered.size(); ++i) {
+    expect_equal(gathered[i].bits, bits(i), "all_gather of 16 bits");
+  }
+  std::vector<float> values(8 * ranks);
+  std::string said;
+  try {
+    all_reduce<float, Bf16>(*group, values, kTag);
+  } catch (const Error& error) {
+    said = error.what();
+  }
+  LAMINA_CHECK(ranks == 1 || said.find("on a wire of bf16 are made by the ring alone") != std::string::npos,
+               "a sum in 16 bits said '{}'", said);
+}
+
 template <class Wire>
 float rounded(float value) {
   Wire narrow;
@@ -252,8 +323,9 @@ struct SentBytes {
 constexpr std::array<SentBytes, 5> kSentBytes{
     {{1, 0, 0, 0}, {2, 3360, 1680, 24}, {3, 4480, 2240, 48}, {5, 5376, 2688, 96}, {8, 5880, 2940, 168}}};
 
+template <Collectives made_by>
 void traffic_is_counted(Transport& transport) {
-  const auto group = transport.group(everybody(transport));
+  const auto group = transport.group(everybody(transport), made_by);
   for (const SentBytes& sent : kSentBytes) {
     if (sent.ranks != group->size()) {
       continue;
@@ -280,19 +352,20 @@ void traffic_is_counted(Transport& transport) {
 
 // Two groups of everybody (one of them in reverse) and one of the rank's own half, each used by a thread of its own,
 // all at once; what one group sends must not turn up in another.
+template <Collectives made_by>
 void groups_at_once(Transport& transport) {
   std::vector<int> all = everybody(transport);
-  const auto straight = transport.group(all);
+  const auto straight = transport.group(all, made_by);
   const auto again = transport.group(all);
   std::vector<int> reversed(all.rbegin(), all.rend());
-  const auto backwards = transport.group(reversed);
+  const auto backwards = transport.group(reversed, made_by);
   std::vector<int> half;
   for (const int rank : all) {
     if (rank % 2 == transport.rank() % 2) {
       half.push_back(rank);
     }
   }
-  const auto mine = transport.group(half);
+  const auto mine = transport.group(half, made_by);
   expect_equal(backwards->rank(), transport.size() - 1 - transport.rank(), "rank in the reversed group");
   expect_equal(mine->rank(), transport.rank() / 2, "rank in the half");
 
@@ -374,14 +447,23 @@ constexpr std::array kChecks{
     CommCheck{"collectives_fp16", narrow_collectives<Fp16>},
     CommCheck{"control_sums", control_sums},
     CommCheck{"odd_sizes_are_refused", odd_sizes_are_refused},
-    CommCheck{"traffic_is_counted", traffic_is_counted},
-    CommCheck{"groups_at_once", groups_at_once},
+    CommCheck{"traffic_is_counted", traffic_is_counted<Collectives::ring>},
+    CommCheck{"groups_at_once", groups_at_once<Collectives::ring>},
     CommCheck{"wrong_size_is_an_error", wrong_size_is_an_error},
     CommCheck{"bad_groups_are_refused", bad_groups_are_refused},
+};
+
+constexpr std::array kLibraryChecks{
+    CommCheck{"library_collectives_float", library_collectives<float>},
+    CommCheck{"library_collectives_double", library_collectives<double>},
+    CommCheck{"library_of_16_bits", library_of_16_bits},
+    CommCheck{"library_traffic_is_counted", traffic_is_counted<Collectives::library>},
+    CommCheck{"library_groups_at_once", groups_at_once<Collectives::library>},
 };
 
 }  // namespace
 
 std::span<const CommCheck> comm_checks() { return kChecks; }
+std::span<const CommCheck> library_checks() { return kLibraryChecks; }
 
 }  // namespace lamina

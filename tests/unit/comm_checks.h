@@ -15,5 +15,6 @@ struct CommCheck {
 };
 
 std::span<const CommCheck> comm_checks();
+std::span<const CommCheck> library_checks();  // of a transport that has library collectives
 
 }  // namespace lamina

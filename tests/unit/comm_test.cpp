@@ -199,6 +199,8 @@ TEST(ThreadsFabric, RefusesNonsense) {
   std::byte byte{};
   EXPECT_THROW(group->receive(0, {&byte, 1}), Error);
   EXPECT_THROW(group->receive(2, {&byte, 1}), Error);
+  EXPECT_THROW(group->collective({.type = RealType::fp32, .values = {}}, 0, kTag), Error);
+  EXPECT_THROW(fabric.endpoint(0).group({0, 1}, Collectives::library), Error);
 }
 
 TEST(Launcher, IsFoundByTheSizeItAnnounces) {

@@ -275,6 +275,8 @@ TEST(Link, BadInputIsOneLineAndTwo) {
   expect_complaint({"link", "--min-bytes", "64", "--max-bytes", "32"}, "sizes from 64 to 32 bytes");
   expect_complaint({"link", "--bandwidth-bits-per-s", "-1"}, "-1");
   expect_complaint({"link", "--cluster", "c.json"}, "--force");
+  expect_complaint({"link", "--collectives", "library"}, "between threads there is no library");
+  expect_complaint({"link", "--collectives", "tree"}, "tree");
 }
 
 // ---- calibrate ---------------------------------------------------------------------------------------------------

@@ -23,10 +23,18 @@ if(LAMINA_WITH_MPI)
   # Messages cut into many pieces, as those beyond 2³¹ bytes are.
   lamina_mpi_register(mpi_checks_pieces NEEDS mpi_checks COMMAND ${launch} -n 2 $<TARGET_FILE:mpi_checks> 2 1000 0 any)
 
+  # Faults while ranks reduce by rings, or by the library (a test name more).
   function(lamina_mpi_fault fault ranks pattern)
-    lamina_mpi_register(mpi_fault_${fault}_${ranks}_ranks NEEDS mpi_fault
+    cmake_parse_arguments(ARG "LIBRARY" "" "" ${ARGN})
+    set(collectives ring)
+    set(name mpi_fault_${fault}_${ranks}_ranks)
+    if(ARG_LIBRARY)
+      set(collectives library)
+      set(name mpi_fault_library_${fault}_${ranks}_ranks)
+    endif()
+    lamina_mpi_register(${name} NEEDS mpi_fault
       COMMAND sh "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/mpi_fault.sh" ${MPIEXEC_EXECUTABLE} $<TARGET_FILE:mpi_fault>
-              ${fault} ${ranks} "${pattern}")
+              ${collectives} ${fault} ${ranks} "${pattern}")
   endfunction()
   lamina_mpi_fault(none 3 -)
   lamina_mpi_fault(throw 3 "^lamina: rank 2 on .*: a wheel came off$")
@@ -40,6 +48,14 @@ if(LAMINA_WITH_MPI)
   lamina_mpi_fault(hang 3 "^lamina: rank [01] on .*: rank [01] waited 5.0 s to .* bytes")
   lamina_mpi_fault(leave 3 "^lamina: rank [01] on .*: rank [01] waited .* that rank has ended its run$")
   lamina_mpi_fault(disagree 3 "^lamina: rank [0-2] on .*: the ranks were started with different scenarios: rank 2 has bad, rank 0 has good$")
+  lamina_mpi_fault(none 3 - LIBRARY)
+  lamina_mpi_fault(throw 3 "^lamina: rank 2 on .*: a wheel came off$" LIBRARY)
+  lamina_mpi_fault(unwind 3 "^lamina: rank 2 on .*: a wheel came off$" LIBRARY)
+  lamina_mpi_fault(kill 3 - LIBRARY)
+  lamina_mpi_fault(stop 3 "^lamina: rank 0 on .*: rank 2 has given no sign of life for 6" LIBRARY)
+  lamina_mpi_fault(stop-making 3 "^lamina: rank [01] on .*: rank [01] waited 6.* to make a communicator of ranks .0, 1, 2.: the deadline has passed$" LIBRARY)
+  lamina_mpi_fault(hang 3 "^lamina: rank [01] on .*: rank [01] waited 5.0 s to all_reduce 12000000 bytes by MPI with ranks .0, 1, 2.: the deadline has passed$" LIBRARY)
+  lamina_mpi_fault(leave 3 "^lamina: rank [01] on .*: rank [01] waited .* by MPI with ranks .0, 1, 2.: one of them has ended its run$" LIBRARY)
 
   # Another MPI's launcher: each process would believe to be rank 0 of 1.
   lamina_mpi_register(mpi_launcher_mismatch NEEDS mpi_checks

@@ -42,12 +42,14 @@ int run(int ranks, std::int64_t most_piece_bytes, bool rendezvous, std::string_v
     LAMINA_CHECK(mpi_library_version().find("MPI") != std::string::npos, "the library calls itself '{}'",
                  mpi_library_version());
     transport->set_deadline(std::chrono::seconds(60));
-    for (const CommCheck& check : comm_checks()) {
-      transport->ledger().reset();
-      try {
-        check.run(*transport);
-      } catch (const Error& error) {
-        throw Error(fmt::format("{}: {}", check.name, error.what()));
+    for (const auto checks : {comm_checks(), library_checks()}) {
+      for (const CommCheck& check : checks) {
+        transport->ledger().reset();
+        try {
+          check.run(*transport);
+        } catch (const Error& error) {
+          throw Error(fmt::format("{}: {}", check.name, error.what()));
+        }
       }
     }
     check_agreement(*transport);

@@ -129,6 +129,12 @@ INSTANTIATE_TEST_SUITE_P(
         BadText{"emulated_link_between_processes", R"("runs")",
                 R"("transport":{"kind":"mpi","link":{"preset":"ethernet-1g"}},"runs")",
                 "transport.link is for transport.kind threads"},
+        BadText{"library_between_threads", R"("runs")", R"("transport":{"collectives":"library"},"runs")",
+                "transport.collectives library is for transport.kind mpi: between threads there is no library"},
+        BadText{"library_of_16_bits", R"("runs")",
+                R"("precision":{"compute":"bf16","reduce":"bf16"},)"
+                R"("transport":{"kind":"mpi","collectives":"library"},"runs")",
+                "transport.collectives is library and precision.reduce bf16"},
         BadText{"swept_transport", R"("runs")", R"("sweep":{"transport.kind":["threads","mpi"]},"runs")",
                 "run the scenario once for each transport"},
         BadText{"dump_after_the_end", R"("runs")", R"("dump":{"step":4,"weights":"{run}.s"},"runs")", "dump.step is 4"},
@@ -221,6 +227,7 @@ TEST(GoodScenario, IsReadWithDefaults) {
   EXPECT_EQ(setting.precision.reduce, RealType::fp32);
   EXPECT_EQ(setting.seed, 1);
   EXPECT_EQ(setting.transport, "threads");
+  EXPECT_EQ(setting.collectives, Collectives::ring);
   EXPECT_EQ(setting.link.link.bandwidth_bits_per_s, 0);
   EXPECT_FALSE(setting.link.all_reduce_share_of_compute);
   EXPECT_EQ(setting.optimizer.kind, OptimizerConfig::Kind::sgd);
