@@ -1,12 +1,9 @@
-// Collectives between processes, under an MPI launcher: `collective_mpi_bench ring …` measures the ring collectives
-// over the `mpi` transport, `collective_mpi_bench library …` MPI's own MPI_I* calls on the same sizes. One mode a
-// start: the transport owns MPI in its process. Every rank runs the same number of iterations; rank 0 reports.
-// Argument: bytes.
-#define OMPI_SKIP_MPICXX 1
-#define MPICH_SKIP_MPICXX 1
+// Collectives between processes, under an MPI launcher: `collective_mpi_bench ring` measures the ring collectives over
+// the `mpi` transport, `… library` MPI's own over the same transport (its option), `… bare` MPI's own MPI_I* calls
+// followed by MPI_Wait. One mode a start: the transport owns MPI in its process. Every rank runs the same number of
+// iterations; rank 0 reports. Argument: bytes.
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
-#include <mpi.h>
 
 #include <functional>
 #include <iostream>
@@ -14,6 +11,7 @@
 
 #include "impl/comm/collectives.h"
 #include "impl/comm/mpi.h"
+#include "impl/comm/mpi_library.h"
 
 namespace {
 
@@ -28,7 +26,7 @@ struct Side {
 
 void wait_for(MPI_Request request) { MPI_Wait(&request, MPI_STATUS_IGNORE); }
 
-Side library_side() {
+Side bare_side() {
   Side side;
   MPI_Comm_rank(MPI_COMM_WORLD, &side.rank);
   MPI_Comm_size(MPI_COMM_WORLD, &side.size);
@@ -54,7 +52,7 @@ Side library_side() {
   return side;
 }
 
-Side ring_side(Communicator& group) {
+Side transport_side(Communicator& group) {
   return {.rank = group.rank(),
           .size = group.size(),
           .all_reduce = [&group](std::span<float> values) { all_reduce(group, values, {}); },
@@ -102,20 +100,21 @@ void measure(const Side& side, const std::string& mode) {
 int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
   const std::string mode = argc == 2 ? argv[1] : "";
-  if (mode == "ring") {
+  const Collectives collectives = mode == "library" ? Collectives::library : Collectives::ring;
+  if (mode == name_of(collectives)) {
     const auto transport = make_mpi_transport();
     std::vector<int> members;
     for (int rank = 0; rank < transport->size(); ++rank) {
       members.push_back(rank);
     }
-    const auto group = transport->group(members);
-    measure(ring_side(*group), "mpi_ring");
-  } else if (mode == "library") {
+    const auto group = transport->group(members, collectives);
+    measure(transport_side(*group), "mpi_" + mode);
+  } else if (mode == "bare") {
     MPI_Init(&argc, &argv);
-    measure(library_side(), "mpi_library");
+    measure(bare_side(), "mpi_bare");
     MPI_Finalize();
   } else {
-    std::cerr << "usage: mpirun -n RANKS collective_mpi_bench [--benchmark_…] ring|library\n";
+    std::cerr << "usage: mpirun -n RANKS collective_mpi_bench [--benchmark_…] ring|library|bare\n";
     return 2;
   }
 }

@@ -89,17 +89,19 @@ def collectives(folder):
         for name, entry in found.items():
             row(name.replace("/real_time", ""), f"{entry['bytes_per_second'] / 1e9:.3f}", f"{entry['real_time']:.0f}", "",
                 f"{entry['spread']:.2f}")
-    ring, library = entries(folder, "mpi_ring.json"), entries(folder, "mpi_library.json")
-    if ring and library:
-        section("collectives between processes (ranks / bytes): our rings, which sleep, beside MPI_I*, which spins", "what",
-                "ring GB/s", "MPI_I* GB/s", "ratio", "spread")
+    ring = entries(folder, "mpi_ring.json")
+    for others, what in (("library", "MPI_I* by the same sleeping thread"), ("bare", "MPI_I* and MPI_Wait, which spins")):
+        library = entries(folder, f"mpi_{others}.json")
+        if not ring or not library:
+            print(f"\n# collectives between processes beside {what}: not measured in this run")
+            continue
+        section(f"collectives between processes (ranks / bytes): our rings beside {what}", "what", "ring GB/s",
+                "MPI_I* GB/s", "ratio", "spread")
         for name, entry in ring.items():
-            other = library[name.replace("mpi_ring", "mpi_library")]
+            other = library[name.replace("mpi_ring", f"mpi_{others}")]
             mine, theirs = entry["bytes_per_second"], other["bytes_per_second"]
             row(name.split("/iterations")[0].replace("mpi_ring_", ""), f"{mine / 1e9:.3f}", f"{theirs / 1e9:.3f}",
                 f"{mine / theirs:.2f}", f"{max(entry['spread'], other['spread']):.2f}")
-    else:
-        print("\n# collectives between processes: not measured in this run")
 
 
 def rates(folder):

@@ -63,7 +63,7 @@ for name in kernel_bench layer_bench collective_bench simulator_bench search_ben
   "$benches/$name" "${settings[@]}" --benchmark_out="$out/$name.json" --benchmark_out_format=json >"$out/$name.txt" 2>&1
 done
 if wanted mpi && [[ -x $benches/collective_mpi_bench ]]; then
-  for mode in ring library; do
+  for mode in ring library bare; do
     say "collective_mpi_bench $mode"
     mpirun --oversubscribe --bind-to none -n 2 "$benches/collective_mpi_bench" \
       --benchmark_out="$out/mpi_$mode.json" --benchmark_out_format=json "$mode" >"$out/mpi_$mode.txt" 2>&1

@@ -52,6 +52,11 @@ constexpr double kTidings_s = 0.01;  // between looks for heartbeats and their l
 constexpr double kIdleLook_s = 0.05;      // between looks while only heartbeats are under way
 constexpr double kQuietLookFactor = 2.5;  // looks are this much rarer once nothing has ended for kQuiet_s
 constexpr double kQuiet_s = 0.05;
+// While so many pieces are under way that the link has work whenever one ends, looks are as rare as the messages let
+// them be: half as long apart as ends have been of late, or as long as so many bytes took, up to a limit.
+constexpr std::size_t kManyUnderWay = 8;
+constexpr double kBytesBetweenLooks = 128 << 10;
+constexpr double kLongestLook_s = 1e-3;
 
 // Open MPI closes the modules that it does not use, and their variables with them. So the variables that are left tell
 // what is used: every point-to-point layer has a priority, every byte-transfer module an exclusivity.
@@ -181,6 +186,7 @@ class Engine {
   void post_message(const std::shared_ptr<Passage>& passage);
   void free_retired();
   bool test_pieces();
+  void keep_pace(double bytes_ended);
   void keep_alive();
   void check_neighbour_lives() const;
   void beat(char byte);
@@ -238,7 +244,8 @@ class Engine {
   std::vector<Under> under_way_;
   std::vector<int> ended_;
   std::vector<MPI_Status> statuses_;
-  Clock::time_point last_ended_;
+  Clock::time_point last_ended_;  // or began, after a time with nothing under way
+  double pace_s_ = 0;             // between looks, as long as ends have been apart of late
   Clock::time_point last_look_;
   Clock::time_point last_tidings_;
   char beat_out_ = 0;
@@ -567,6 +574,9 @@ bool Engine::look() {
 
 void Engine::post_to_mpi(const std::shared_ptr<Passage>& passage) {
   const std::size_t before = requests_.size();
+  if (before == 0) {
+    last_ended_ = Clock::now();
+  }
   Place& place = *passage->place;
   if (passage->kind == Passage::Kind::communicator) {
     place.library = make_mpi_communicator(world_, place.members, kCommunicatorTag);
@@ -638,14 +648,17 @@ bool Engine::test_pieces() {
   if (count <= 0) {
     return false;
   }
-  last_ended_ = Clock::now();
+  double bytes = 0;
   {
     const Lock lock(mutex_);
     for (int i = 0; i < count; ++i) {
       const auto index = static_cast<std::size_t>(i);
-      settle(under_way_[static_cast<std::size_t>(ended_[index])], statuses_[index]);
+      const Under& piece = under_way_[static_cast<std::size_t>(ended_[index])];
+      bytes += static_cast<double>(piece.bytes);
+      settle(piece, statuses_[index]);
     }
   }
+  keep_pace(bytes);
   std::size_t kept = 0;
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     if (requests_[i] != MPI_REQUEST_NULL) {
@@ -677,12 +690,25 @@ void Engine::settle(const Under& piece, const MPI_Status& status) {
   }
 }
 
+void Engine::keep_pace(double bytes_ended) {
+  const auto now = Clock::now();
+  const double gap_s = Seconds(now - std::exchange(last_ended_, now)).count();
+  const double pace_s = gap_s * std::min(0.5, kBytesBetweenLooks / std::max(bytes_ended, 1.0));
+  pace_s_ = (pace_s_ + std::min(pace_s, kLongestLook_s)) / 2;
+}
+
 double Engine::seconds_to_next_look() const {
   if (requests_.empty()) {
     return kIdleLook_s;
   }
-  const bool quiet = Clock::now() - last_ended_ > ticks(kQuiet_s);
-  return options_.look_every_s * (quiet ? kQuietLookFactor : 1);
+  const auto by_library = [](const Under& piece) { return piece.passage->kind == Passage::Kind::collective; };
+  if (std::any_of(under_way_.begin(), under_way_.end(), by_library)) {
+    return options_.look_every_s;  // what MPI does with one, it does while we look
+  }
+  if (Clock::now() - last_ended_ > ticks(kQuiet_s)) {
+    return options_.look_every_s * kQuietLookFactor;
+  }
+  return requests_.size() < kManyUnderWay ? options_.look_every_s : std::max(options_.look_every_s, pace_s_);
 }
 
 // Each rank tells its right neighbour that it lives, and watches its left one.

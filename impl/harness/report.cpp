@@ -42,7 +42,7 @@ std::string plan_line(const Json& run) {
       plan["recompute"].get<std::string>());
 }
 
-constexpr const char* kRow = "{:<28} {:>9} {:>19} {:>11} {:>11} {:>11} {:>11} {:>10}\n";
+constexpr const char* kRow = "{:<{}} {:>9} {:>19} {:>11} {:>11} {:>11} {:>11} {:>10}\n";
 
 }  // namespace
 
@@ -59,20 +59,21 @@ std::string header_lines(const Json& result) {
   return lines;
 }
 
-std::string table_heading() {
-  return fmt::format(fmt::runtime(kRow), "# run", "step ms", "low..high ms", "tokens/s", "exposed ms", "sent MB",
-                     "memory MB", "loss");
+std::string table_heading(std::size_t name_width) {
+  return fmt::format(fmt::runtime(kRow), "# run", name_width, "step ms", "low..high ms", "tokens/s", "exposed ms",
+                     "sent MB", "memory MB", "loss");
 }
 
-std::string table_row(const Json& run) {
+std::string table_row(const Json& run, std::size_t name_width) {
   const std::string name = run["name"];
   if (run["status"] != "ok") {
-    return fmt::format("{:<28} {}: {}\n", name, run["status"].get<std::string>(), run["reason"].get<std::string>());
+    return fmt::format("{:<{}} {}: {}\n", name, name_width, run["status"].get<std::string>(),
+                       run["reason"].get<std::string>());
   }
   const Json& metrics = run["metrics"];
   const Json& step = metrics["step_time_s"];
   const std::string spread = cell(step["low"], 1e3) + ".." + cell(step["high"], 1e3);
-  std::string row = fmt::format(fmt::runtime(kRow), name, cell(step["median"], 1e3), spread,
+  std::string row = fmt::format(fmt::runtime(kRow), name, name_width, cell(step["median"], 1e3), spread,
                                 cell(metrics["tokens_per_s"]["median"], 1, "{:.0f}"),
                                 cell(metrics["exposed_communication_s"]["median"], 1e3),
                                 fmt::format("{:.3f}", most_bytes_sent(metrics["traffic_bytes"]) / 1e6),
@@ -118,6 +119,9 @@ void Reporter::progress(const std::string& line, bool important) {
 }
 
 void Reporter::begin(const Json& result) {
+  for (const Json& run : result["runs"]) {
+    name_width_ = std::max(name_width_, run["name"].get<std::string>().size());
+  }
   const Json& context = result["context"];
   const Json& build = context["build"];
   const std::string revision =
@@ -148,7 +152,7 @@ void Reporter::step_ended(std::int64_t step, std::int64_t steps, const StepRecor
 }
 
 void Reporter::run_ended(const Json& run) {
-  table((heading_printed_ ? "" : table_heading()) + table_row(run));
+  table((heading_printed_ ? "" : table_heading(name_width_)) + table_row(run, name_width_));
   heading_printed_ = true;
 }
 

@@ -16,8 +16,9 @@ std::string header_lines(const Json& result);
 
 // The table's heading, and a run's row: step time (median, spread), tokens/s, exposed communication, bytes sent and
 // peak memory (the most of any rank), the last loss; or its status and reason. Units are decimal (1 MB = 10^6 bytes).
-std::string table_heading();
-std::string table_row(const Json& run);
+// Names take name_width characters, or more where they are longer.
+std::string table_heading(std::size_t name_width);
+std::string table_row(const Json& run, std::size_t name_width);
 
 // Writes to two streams (stdout and stderr in the program); what cannot be written does not stop it. On a terminal
 // progress is one line that is written over; elsewhere a line now and then.
@@ -49,6 +50,7 @@ class Reporter {
   bool line_open_ = false;  // a live line stands there
   bool heading_printed_ = false;
   bool table_lost_ = false;
+  std::size_t name_width_ = 0;
   std::string run_;  // "[1/2] layered"
   std::chrono::steady_clock::time_point last_line_;
 };
