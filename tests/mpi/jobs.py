@@ -164,17 +164,11 @@ def case_alone(place):
         ("ok", None), ("skipped", "it needs 3 ranks, and 1 was started: mpirun -n 3 lamina run …")], "alone", ended)
 
 
-def case_sleeping_library(place):
-    """The same before MPI's own collectives, and longer than a rank may give no sign of life."""
-    case_sleeping(place, collectives="library", sleep_s=8)
-
-
-def case_sleeping(place, collectives="ring", sleep_s=5):
+def case_sleeping(place):
     """A rank that waits for its run leaves the processor alone."""
     def change(document):
-        document["transport"]["collectives"] = collectives
         document["runs"][0]["parallel"] = {"data": 1}
-        document["disturbances"] = [{"kind": "sleep", "rank": 0, "step": 1, "sleep_s": sleep_s}]
+        document["disturbances"] = [{"kind": "sleep", "rank": 0, "step": 1, "sleep_s": 5}]
     sleeper = place.folder / "sleeper"
     sleeper.write_text('import resource, subprocess, sys\n'
                        'code = subprocess.call(sys.argv[1:])\n'

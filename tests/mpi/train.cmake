@@ -38,7 +38,7 @@ if(LAMINA_WITH_MPI)
             -n 4 $<TARGET_FILE:mpi_train_checks> 4 1)
 
   # Scenarios by the program itself.
-  foreach(case agreement refusals subgroup sleeping sleeping_library alone two_jobs wire collectives link link_kill fail out_of_memory exit kill stop)
+  foreach(case agreement refusals subgroup sleeping alone two_jobs wire collectives link link_kill fail out_of_memory exit kill stop)
     lamina_mpi_register(mpi_job_${case} NEEDS lamina
       COMMAND ${jobs} --mpiexec ${MPIEXEC_EXECUTABLE} --times 3 ${case})
   endforeach()

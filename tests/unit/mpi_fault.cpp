@@ -52,6 +52,9 @@ void take_turns(Transport& transport, Collectives collectives, std::string_view 
   std::iota(all.begin(), all.end(), 0);
   const bool last = transport.rank() == transport.size() - 1;
   stops_making = last && fault == "stop-making";
+  if (last && fault == "late") {  // longer than a rank may give no sign of life
+    std::this_thread::sleep_for(std::chrono::seconds(8));
+  }
   const auto group = transport.group(all, collectives);
   if (fault == "disagree") {
     check_same_everywhere(transport, "scenario", last ? "bad" : "good");
@@ -61,7 +64,7 @@ void take_turns(Transport& transport, Collectives collectives, std::string_view 
     if (last && turn == 3 && misbehave(fault)) {
       return;
     }
-    if (fault == "none" && turn == 3) {
+    if ((fault == "none" || fault == "late") && turn == 3) {
       return;
     }
     if (fault == "unwind" && last && turn == 3) {  // with messages under way into memory that goes away
