@@ -1,13 +1,11 @@
 #include "impl/model/data.h"
 
 #include <algorithm>
-#include <array>
-#include <nlohmann/json.hpp>
-#include <set>
 #include <utility>
 
 #include "impl/base/error.h"
 #include "impl/base/sha256.h"
+#include "impl/base/strict_json.h"
 #include "impl/model/counter_random.h"
 #include "impl/model/file_bytes.h"
 
@@ -121,7 +119,7 @@ Tokens tokens_of_16_bits(const std::string& path, const std::vector<unsigned cha
 }
 
 // The rows of one key of the JSON form, one after the other.
-Tokens rows_of(const std::string& path, const nlohmann::json& document, const char* key, std::int64_t sequence,
+Tokens rows_of(const std::string& path, const Json& document, const char* key, std::int64_t sequence,
                std::int64_t lowest, std::int64_t vocabulary) {
   const auto found = document.find(key);
   if (found == document.end() || !found->is_array() || found->empty()) {
@@ -129,13 +127,13 @@ Tokens rows_of(const std::string& path, const nlohmann::json& document, const ch
   }
   Tokens tokens;
   for (std::size_t row = 0; row < found->size(); ++row) {
-    const nlohmann::json& values = (*found)[row];
+    const Json& values = (*found)[row];
     if (!values.is_array() || std::ssize(values) != sequence) {
       refuse(path, fmt::format("{}[{}] must be a list of {} integers{}", key, row, sequence,
                                values.is_array() ? fmt::format(", not of {}", values.size()) : ""));
     }
     for (std::size_t column = 0; column < values.size(); ++column) {
-      const nlohmann::json& value = values[column];
+      const Json& value = values[column];
       // Compared in double: an unsigned number beyond 63 bits must not come out negative.
       const bool fits = value.is_number_integer() && value.get<double>() >= static_cast<double>(lowest) &&
                         value.get<double>() < static_cast<double>(vocabulary);
@@ -151,24 +149,8 @@ Tokens rows_of(const std::string& path, const nlohmann::json& document, const ch
 
 std::unique_ptr<TokenSource> samples_of_json(const std::string& path, const std::vector<unsigned char>& bytes,
                                              std::int64_t sequence, std::int64_t vocabulary) {
-  // The library lets a byte-order mark pass, and of a key given twice it takes the last.
-  constexpr std::array<unsigned char, 3> kMark{0xef, 0xbb, 0xbf};
-  if (bytes.size() >= kMark.size() && std::equal(kMark.begin(), kMark.end(), bytes.begin())) {
-    refuse(path, "starts with a byte-order mark; save it as plain UTF-8");
-  }
-  std::set<std::string> keys;
-  const auto refuse_repeated = [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& parsed) {
-    if (event == nlohmann::json::parse_event_t::key && depth == 1 && !keys.insert(parsed.get<std::string>()).second) {
-      refuse(path, fmt::format("\"{}\" is given twice", parsed.get<std::string>()));
-    }
-    return true;
-  };
-  nlohmann::json document;
-  try {
-    document = nlohmann::json::parse(bytes.begin(), bytes.end(), refuse_repeated);
-  } catch (const nlohmann::json::exception& error) {
-    refuse(path, fmt::format("not JSON: {}", error.what()));
-  }
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const Json document = parse_strict_json(text, "data " + path);
   if (!document.is_object()) {
     refuse(path, "must be an object with \"tokens\" and \"targets\"");
   }

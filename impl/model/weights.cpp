@@ -4,11 +4,10 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <nlohmann/json.hpp>
-#include <set>
 
 #include "impl/base/error.h"
 #include "impl/base/files.h"
+#include "impl/base/strict_json.h"
 #include "impl/model/counter_random.h"
 #include "impl/model/file_bytes.h"
 
@@ -96,23 +95,13 @@ std::vector<double> values_of_type(const std::string& type, std::span<const unsi
   return type == "F16" ? values_of<std::uint16_t>(bytes, from_half) : values_of<std::uint16_t>(bytes, from_bfloat);
 }
 
-nlohmann::json parse_header(const std::string& path, std::span<const unsigned char> text) {
-  std::set<std::string> names;
-  const auto refuse_repeated = [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& parsed) {
-    if (event == nlohmann::json::parse_event_t::key && depth == 1 && !names.insert(parsed.get<std::string>()).second) {
-      refuse(path, fmt::format("tensor \"{}\" appears twice", parsed.get<std::string>()));
-    }
-    return true;
-  };
-  try {
-    nlohmann::json header = nlohmann::json::parse(text.begin(), text.end(), refuse_repeated);
-    if (!header.is_object()) {
-      refuse(path, "its header is not a JSON object");
-    }
-    return header;
-  } catch (const nlohmann::json::exception& error) {
-    refuse(path, fmt::format("its header is not JSON: {}", error.what()));
+Json parse_header(const std::string& path, std::span<const unsigned char> bytes) {
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  Json header = parse_strict_json(text, fmt::format("weights {}: its header", path));
+  if (!header.is_object()) {
+    refuse(path, "its header is not a JSON object");
   }
+  return header;
 }
 
 struct StoredTensor {
@@ -122,14 +111,14 @@ struct StoredTensor {
   std::int64_t end = 0;
 };
 
-std::vector<std::int64_t> sizes_of(const std::string& path, const std::string& name, const nlohmann::json& entry,
+std::vector<std::int64_t> sizes_of(const std::string& path, const std::string& name, const Json& entry,
                                    const char* key) {
   const auto found = entry.find(key);
   if (found == entry.end() || !found->is_array()) {
     refuse(path, fmt::format("tensor \"{}\" has no list \"{}\"", name, key));
   }
   std::vector<std::int64_t> sizes;
-  for (const nlohmann::json& value : *found) {
+  for (const Json& value : *found) {
     constexpr std::int64_t kLargest = std::int64_t{1} << 62;
     if (!value.is_number_unsigned() || value.get<std::uint64_t>() > kLargest) {
       refuse(path, fmt::format("tensor \"{}\": {} in \"{}\" is not a size", name, value.dump(), key));
@@ -139,7 +128,7 @@ std::vector<std::int64_t> sizes_of(const std::string& path, const std::string& n
   return sizes;
 }
 
-StoredTensor stored_tensor(const std::string& path, const std::string& name, const nlohmann::json& entry,
+StoredTensor stored_tensor(const std::string& path, const std::string& name, const Json& entry,
                            std::int64_t data_bytes) {
   if (!entry.is_object() || !entry.contains("dtype") || !entry["dtype"].is_string()) {
     refuse(path, fmt::format("tensor \"{}\" has no \"dtype\"", name));
@@ -204,7 +193,7 @@ std::map<std::string, NamedTensor> read_safetensors(const std::string& path) {
     refuse(path, fmt::format("truncated: a header of {} bytes in a file of {}", header_bytes, bytes.size()));
   }
   const std::span<const unsigned char> all(bytes);
-  const nlohmann::json header = parse_header(path, all.subspan(kLengthBytes, header_bytes));
+  const Json header = parse_header(path, all.subspan(kLengthBytes, header_bytes));
   const std::span<const unsigned char> data = all.subspan(kLengthBytes + header_bytes);
 
   std::map<std::string, StoredTensor> stored;
@@ -226,7 +215,7 @@ std::map<std::string, NamedTensor> read_safetensors(const std::string& path) {
 namespace {
 
 std::string safetensors_header(const std::vector<NamedTensor>& tensors, int stored_bytes) {
-  nlohmann::ordered_json header = nlohmann::ordered_json::object();
+  Json header = Json::object();
   std::size_t offset = 0;
   for (const NamedTensor& tensor : tensors) {
     const std::size_t end = offset + tensor.values.size() * static_cast<std::size_t>(stored_bytes);

@@ -129,12 +129,12 @@ TEST_F(DataTest, JsonThatIsNotItsFormIsRefused) {
   const auto refused = [&](const std::string& text, const std::string& reason) {
     expect_refused({.kind = Kind::json_file, .path = write("a.json", text)}, 2, 4, reason);
   };
-  refused("", "not JSON");
-  refused("{\"tokens\": [[1, 2]],}", "not JSON");
+  refused("", "is empty");
+  refused("{\"tokens\": [[1, 2]],}", "at tokens: parse error");
   refused("[]", "must be an object");
   refused(R"({"tokens": [[1, 2]]})", "\"targets\" must be a list");
   refused(R"({"tokens": [], "targets": []})", "at least one row");
-  refused(R"({"tokens": [[1, 2]], "tokens": [[3, 0]], "targets": [[1, 2]]})", "\"tokens\" is given twice");
+  refused(R"({"tokens": [[1, 2]], "tokens": [[3, 0]], "targets": [[1, 2]]})", "tokens is given twice");
   refused("\xef\xbb\xbf{\"tokens\": [[1, 2]], \"targets\": [[1, 2]]}", "byte-order mark");
   refused(R"({"tokens": [[1, 2]], "targets": [[1, 2]], "extra": 1})", "unknown key \"extra\"");
   refused(R"({"tokens": [[1, 2, 3]], "targets": [[1, 2]]})", "tokens[0] must be a list of 2 integers, not of 3");

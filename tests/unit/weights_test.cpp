@@ -169,7 +169,7 @@ TEST_F(SafetensorsTest, BrokenFilesAreRefused) {
   expect_refused((folder_ / "none").string(), "No such file");
   expect_refused(write_bytes("abc"), "too short");
   expect_refused(write_bytes(std::string("\xff\xff\xff\xff\xff\xff\xff\xff{}", 10)), "truncated");
-  expect_refused(write("{", ""), "not JSON");
+  expect_refused(write("{", ""), "its header: parse error");
   expect_refused(write("[]", ""), "not a JSON object");
   expect_refused(write(R"({"a": 1})", ""), "no \"dtype\"");
   expect_refused(write(R"({"a": {"dtype": "I64", "shape": [1], "data_offsets": [0, 8]}})", eight), "type \"I64\"");
@@ -192,7 +192,7 @@ TEST_F(SafetensorsTest, BrokenFilesAreRefused) {
   expect_refused(write(R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]},
                            "a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}})",
                        eight),
-                 "appears twice");
+                 "its header: a is given twice");
 }
 
 TEST(UnitTensorsTest, ThereAndBack) {
