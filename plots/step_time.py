@@ -26,6 +26,7 @@ LINES_HEIGHT = 3.4  # inches of a sweep's panel
 BAR = 0.46  # thickness of a bar, in rows
 NAME_ROOM = 2.9  # inches that a run's name and plan may take
 DASHES = (0, (2, 2))
+ASIDE = 0.16  # between runs at one word of a sweep, of the distance between words
 UNSPLIT = {"facecolor": style.FAINT, "edgecolor": style.UNKNOWN, "hatch": "////", "linewidth": 0}
 
 
@@ -111,7 +112,7 @@ def draw_bars(axes, result):
         if metric.median is None:
             write_reason(axes, row, run, metric)
         else:
-            draw_bar(axes, row, metric, results.metric(run, "exposed_communication_s").median, widest)
+            draw_bar(axes, row, metric, results.metric(run, "exposed_communication_s").median)
             write_time(axes, row, metric, *measured[0])
 
 
@@ -152,7 +153,7 @@ def inches_across(axes):
     return axes.get_position().width * style.WIDTH
 
 
-def draw_bar(axes, row, metric, exposed, widest):
+def draw_bar(axes, row, metric, exposed):
     if exposed is None:
         axes.barh(row, metric.median, BAR, **UNSPLIT)
     else:
@@ -160,9 +161,12 @@ def draw_bar(axes, row, metric, exposed, widest):
         compute = metric.median - exposed
         axes.barh(row, compute, BAR, color=style.COMPUTE)
         axes.barh(row, exposed, BAR, left=compute, color=style.EXPOSED)
+        clear = metric.low if has_spread(metric) else metric.median  # of the whiskers
         for left, width, colour in ((0, compute, "white"), (compute, exposed, style.INK)):
-            if width > 0.11 * widest:
-                axes.text(left + width / 2, row, results.seconds(width), size=9, color=colour, ha="center", va="center")
+            room = min(left + width, clear) - left
+            words = results.seconds(width)
+            if style.text_width(words, 9) + 0.12 < inches_across(axes) * room / axes.get_xlim()[1]:
+                axes.text(left + room / 2, row, words, size=9, color=colour, ha="center", va="center")
     if len(metric.samples) > 1:
         axes.plot(metric.samples, [row + BAR / 2 + 0.08] * len(metric.samples), "o", markersize=2.6, color=style.INK,
                   alpha=0.55, markeredgewidth=0, clip_on=False)
@@ -220,7 +224,10 @@ def draw_lines(axes, result, keys):
     label, formatter = key_axis(keys[0])
     lines, missing, words = points_of(result, keys, formatter)
     for number, line in enumerate(lines):
-        draw_line(axes, line, style.series_colour(number), style.series_marker(number))
+        if words:  # side by side, so that near ones can be told apart
+            aside = min(ASIDE, 0.8 / len(lines)) * (number - (len(lines) - 1) / 2)
+            line = [(place + aside, *rest) for place, *rest in line]
+        draw_line(axes, line, style.series_colour(number), style.series_marker(number), joined=not words)
     axes.grid(True)
     axes.spines["left"].set_visible(False)
     axes.set_xlabel(label)
@@ -264,16 +271,20 @@ def points_of(result, keys, formatter):
     return lines, missing, words
 
 
-def draw_line(axes, line, colour, marker):
-    """Step time as a line with markers and whiskers, the compute within it as a dashed line."""
+def draw_line(axes, line, colour, marker, joined):
+    """Step time as markers with whiskers, the compute within it dashed; joined where values lie between the places."""
     axes.plot([place for place, _, _ in line], [metric.median for _, metric, _ in line], color=colour, marker=marker,
-              markersize=6, linewidth=1.8, markeredgecolor="white", markeredgewidth=0.8, zorder=4)
+              markersize=6, linewidth=1.8, linestyle="-" if joined else "none", markeredgecolor="white",
+              markeredgewidth=0.8, zorder=4)
     for place, metric, _ in line:
         whiskers(axes, metric, place, horizontal=False, colour=colour)
     split = [(place, metric.median - min(max(exposed, 0), metric.median)) for place, metric, exposed in line
              if exposed is not None]
-    if split:
-        axes.plot(*zip(*split), color=colour, linewidth=1.2, linestyle=DASHES, zorder=3)
+    how = {"color": colour, "linewidth": 1.2, "linestyle": DASHES, "zorder": 3}
+    if split and joined:
+        axes.plot(*zip(*split), **how)
+    for place, compute in [] if joined else split:
+        axes.plot([place - ASIDE / 3, place + ASIDE / 3], [compute, compute], **how)
 
 
 def write_missing(axes, missing, centred):

@@ -20,6 +20,7 @@ import results  # noqa: E402
 import style  # noqa: E402
 from matplotlib import pyplot  # noqa: E402
 from matplotlib.patches import Rectangle  # noqa: E402
+from matplotlib.transforms import Bbox  # noqa: E402
 
 
 def sample(name):
@@ -92,6 +93,20 @@ class Figures(unittest.TestCase):
             for measured, wanted in zip(span, expected, strict=True):
                 self.assertAlmostEqual(measured, wanted, places=9)
 
+    def test_labels_keep_clear_of_the_whiskers(self):
+        result = results.load(sample("two_runs"))
+        step = result["runs"][0]["metrics"]["step_time_s"]
+        step["low"] = 0.8 * step["median"]
+        figure = figure_of(result)
+        figure.canvas.draw()
+        axes = figure.axes[0]
+        whiskers = [Bbox(axes.transData.transform(segment)) for lines in axes.collections
+                    for segment in lines.get_segments()]
+        self.assertEqual(len(whiskers), 2)
+        for text in axes.texts:
+            for whisker in whiskers:
+                self.assertFalse(whisker.overlaps(text.get_window_extent()), text.get_text())
+
     def test_runs_without_a_step_time_are_words(self):
         figure = figure_of(results.load(sample("partial")))
         text = " ".join(" ".join(words(figure)).split())
@@ -155,6 +170,16 @@ class Figures(unittest.TestCase):
             run["sweep"] = {"runs[].recompute": "none" if run["sweep"]["transport.link.latency_s"] == 0 else "full"}
         labels = [tick.get_text() for tick in figure_of(result).axes[0].get_xticklabels()]
         self.assertEqual(labels, ["none", "full"])
+
+    def test_words_are_not_joined_and_runs_stand_side_by_side(self):
+        result = results.load(sample("sweep"))
+        for run in result["runs"]:
+            run["sweep"] = {"transport.collectives": f"word {next(iter(run['sweep'].values()))}"}
+        marked = [line for line in figure_of(result).axes[0].lines if len(line.get_xdata()) > 2]
+        self.assertTrue(all(line.get_linestyle() == "None" for line in marked))
+        places = [place for line in marked for place in line.get_xdata()]
+        self.assertEqual(len(set(places)), len(places))
+        self.assertGreater(len(marked), 1)
 
     def test_nothing_leaves_the_figure(self):
         loaded = {name: [results.load(sample(name))] for name in all_samples()}
