@@ -31,11 +31,17 @@ Real value_of(int rank, std::size_t element) {
   return static_cast<Real>(static_cast<double>(static_cast<std::int64_t>(bits ^ (bits >> 31))) * 0x1p-63);
 }
 
+// Whole numbers, whose sums have the same bits in any order: that of a library is its own.
 template <class Real>
-std::vector<Real> values_of(int rank, std::size_t elements) {
+Real whole_number_of(int rank, std::size_t element) {
+  return std::round(value_of<Real>(rank, element) * 0x1p18F) + Real{0};  // no negative zero
+}
+
+template <class Real>
+std::vector<Real> values_of(int rank, std::size_t elements, Real (*value)(int, std::size_t) = value_of<Real>) {
   std::vector<Real> values(elements);
   for (std::size_t i = 0; i < elements; ++i) {
-    values[i] = value_of<Real>(rank, i);
+    values[i] = value(rank, i);
   }
   return values;
 }
@@ -158,27 +164,12 @@ void collectives(Transport& transport) {
   all_gathers<Real>(*group);
 }
 
-// Whole numbers, whose sums have the same bits in any order: MPI's order is its own.
-template <class Real>
-Real whole_number_of(int rank, std::size_t element) {
-  return std::round(value_of<Real>(rank, element) * 0x1p18F) + Real{0};  // no negative zero
-}
-
-template <class Real>
-std::vector<Real> whole_numbers_of(int rank, std::size_t elements) {
-  std::vector<Real> values(elements);
-  for (std::size_t i = 0; i < elements; ++i) {
-    values[i] = whole_number_of<Real>(rank, i);
-  }
-  return values;
-}
-
 template <class Real>
 void library_reductions(Communicator& group) {
   const auto ranks = static_cast<std::size_t>(group.size());
   for (const std::size_t part : part_elements(group)) {
     const std::size_t elements = part * ranks;
-    auto all = whole_numbers_of<Real>(group.rank(), elements);
+    auto all = values_of<Real>(group.rank(), elements, whole_number_of<Real>);
     auto own = all;
     all_reduce<Real>(group, all, kTag);
     reduce_scatter<Real>(group, own, kTag);
