@@ -1,4 +1,4 @@
-// Collectives between processes, under an MPI launcher: `collective_mpi_bench ring` measures the ring collectives over
+// CollectiveBackend between processes, under an MPI launcher: `collective_mpi_bench ring` measures the ring collectives over
 // the `mpi` transport, `… library` MPI's own over the same transport (its option), `… bare` MPI's own MPI_I* calls
 // followed by MPI_Wait. One mode a start: the transport owns MPI in its process. Every rank runs the same number of
 // iterations; rank 0 reports. Argument: bytes.
@@ -100,7 +100,7 @@ void measure(const Side& side, const std::string& mode) {
 int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
   const std::string mode = argc == 2 ? argv[1] : "";
-  const Collectives collectives = mode == "library" ? Collectives::library : Collectives::ring;
+  const CollectiveBackend collectives = mode == "library" ? CollectiveBackend::library : CollectiveBackend::ring;
   if (mode == name_of(collectives)) {
     const auto transport = make_mpi_transport();
     std::vector<int> members;

@@ -29,20 +29,16 @@ std::int64_t chunk_elements(std::int64_t part_elements, std::int64_t element_byt
 template <class Real, class Wire>
 class Ring {
  public:
-  Ring(Communicator& group, std::span<Real> values, bool reduces, bool gathers, TrafficTag tag)
+  Ring(Communicator& group, CollectiveCall::Kind kind, std::span<Real> values, TrafficTag tag)
       : group_(group),
         values_(values),
         tag_(tag),
-        reduce_steps_(reduces ? group.size() - 1 : 0),
-        steps_(reduce_steps_ + (gathers ? group.size() - 1 : 0)),
+        reduce_steps_(kind == CollectiveCall::Kind::all_gather ? 0 : group.size() - 1),
+        steps_(reduce_steps_ + (kind == CollectiveCall::Kind::reduce_scatter ? 0 : group.size() - 1)),
         part_(static_cast<std::int64_t>(values.size()) / group.size()),
         chunk_(chunk_elements(part_, sizeof(Wire), kConverts ? kMostChunkBytes / 2 : kMostChunkBytes)),
         chunks_((part_ + chunk_ - 1) / chunk_),
-        window_(std::min(kWindow, chunks_)) {
-    LAMINA_CHECK(static_cast<std::int64_t>(values.size()) == part_ * group.size(),
-                 "a collective of {} elements over {} ranks needs a multiple of the ranks", values.size(),
-                 group.size());
-  }
+        window_(std::min(kWindow, chunks_)) {}
 
   void run() {
     const std::int64_t messages = steps_ * chunks_;
@@ -166,20 +162,25 @@ constexpr RealType real_type() {
 }
 
 template <class Real, class Wire>
-void run(Communicator& group, Collective::Kind kind, std::span<Real> values, TrafficTag tag) {
-  const bool all_reduces = kind == Collective::Kind::all_reduce;
-  Ring<Real, Wire> ring(group, values, kind != Collective::Kind::all_gather, kind != Collective::Kind::reduce_scatter,
-                        tag);
-  if (group.collectives() == Collectives::ring || group.size() == 1 || values.empty()) {
-    return ring.run();
-  }
-  LAMINA_CHECK((std::is_same_v<Real, Wire>), "sums of {} values on a wire of {} are made by the ring alone",
+void by_library(Communicator& group, CollectiveCall::Kind kind, std::span<Real> values, TrafficTag tag) {
+  LAMINA_CHECK((std::is_same_v<Real, Wire>), "sums of {} values on a wire of {} are made by rings alone",
                name_of(real_type<Real>()), name_of(real_type<Wire>()));
-  const auto bytes = static_cast<std::int64_t>(values.size_bytes());
+  const std::int64_t once = std::ssize(values) / group.size() * (group.size() - 1) * std::int64_t{sizeof(Real)};
   group
       .collective({.kind = kind, .type = real_type<Real>(), .values = std::as_writable_bytes(values)},
-                  (all_reduces ? 2 : 1) * bytes / group.size() * (group.size() - 1), tag)
+                  kind == CollectiveCall::Kind::all_reduce ? 2 * once : once, tag)
       ->wait();
+}
+
+template <class Real, class Wire>
+void collective(Communicator& group, CollectiveCall::Kind kind, std::span<Real> values, TrafficTag tag) {
+  LAMINA_CHECK(std::ssize(values) % group.size() == 0,
+               "a collective of {} elements over {} ranks needs a multiple of the ranks", values.size(), group.size());
+  if (group.size() == 1 || values.empty()) {
+    return;
+  }
+  group.collectives() == CollectiveBackend::library ? by_library<Real, Wire>(group, kind, values, tag)
+                                                    : Ring<Real, Wire>(group, kind, values, tag).run();
 }
 
 // One block of all_sum, small enough that everybody's contribution fits into the workspace.
@@ -211,17 +212,17 @@ void all_sum_block(Communicator& group, std::span<double> values, TrafficTag tag
 
 template <class Real, class Wire>
 void all_reduce(Communicator& group, std::span<Real> values, TrafficTag tag) {
-  run<Real, Wire>(group, Collective::Kind::all_reduce, values, tag);
+  collective<Real, Wire>(group, CollectiveCall::Kind::all_reduce, values, tag);
 }
 
 template <class Real, class Wire>
 void reduce_scatter(Communicator& group, std::span<Real> values, TrafficTag tag) {
-  run<Real, Wire>(group, Collective::Kind::reduce_scatter, values, tag);
+  collective<Real, Wire>(group, CollectiveCall::Kind::reduce_scatter, values, tag);
 }
 
 template <class Real>
 void all_gather(Communicator& group, std::span<Real> values, TrafficTag tag) {
-  run<Real, Real>(group, Collective::Kind::all_gather, values, tag);
+  collective<Real, Real>(group, CollectiveCall::Kind::all_gather, values, tag);
 }
 
 void all_sum(Communicator& group, std::span<double> values, TrafficTag tag) {

@@ -11,10 +11,11 @@
 
 namespace lamina {
 
-// Real is float or double; sums are made in Real, in ring order, so that the same call gives the same bits on every
-// rank and every time. `values` of the whole-buffer calls has a multiple of size() elements (the caller pads); rank r
-// owns part r, elements [r·n/size, (r+1)·n/size). Wire is what travels: Real itself, or Bf16 or Fp16 for float, to
-// which a partial sum is then rounded before each of its hops; no library does that, so there it throws Error.
+// Real is float or double; sums are made in Real, by rings in ring order, so that the same call gives the same bits on
+// every rank and every time (of a library all that is asked is that an all_reduce gives all ranks the same). `values`
+// of the whole-buffer calls has a multiple of size() elements (the caller pads); rank r owns part r, elements
+// [r·n/size, (r+1)·n/size). Wire is what travels: Real itself, or Bf16 or Fp16 for float, to which a partial sum is
+// then rounded before each of its hops; no library does that, so there it throws Error.
 
 // Every rank ends with the sum. Sends 2(size−1)/size · bytes on the wire.
 template <class Real, class Wire = Real>

@@ -21,22 +21,32 @@ std::string_view name_of(TrafficKind kind) {
   return "?";
 }
 
-std::string_view name_of(Collectives collectives) { return collectives == Collectives::ring ? "ring" : "library"; }
+std::string_view name_of(CollectiveBackend collectives) {
+  return collectives == CollectiveBackend::ring ? "ring" : "library";
+}
 
-std::string_view name_of(Collective::Kind kind) {
+std::string_view name_of(CollectiveCall::Kind kind) {
   switch (kind) {
-    case Collective::Kind::all_reduce:
+    case CollectiveCall::Kind::all_reduce:
       return "all_reduce";
-    case Collective::Kind::reduce_scatter:
+    case CollectiveCall::Kind::reduce_scatter:
       return "reduce_scatter";
-    case Collective::Kind::all_gather:
+    case CollectiveCall::Kind::all_gather:
       return "all_gather";
   }
   return "?";
 }
 
-std::unique_ptr<Request> Communicator::start_collective(const Collective& whole) {
-  throw Error(fmt::format("this transport has no library that makes an {}", name_of(whole.kind)));
+std::unique_ptr<Request> Communicator::collective(const CollectiveCall& call, std::int64_t algorithm_bytes,
+                                                  TrafficTag tag) {
+  LAMINA_CHECK(collectives_ == CollectiveBackend::library, "an {} by a library in a group that was made for rings",
+               name_of(call.kind));
+  ledger_->add(tag, algorithm_bytes);
+  return start_collective(call);
+}
+
+std::unique_ptr<Request> Communicator::start_collective(const CollectiveCall& call) {
+  throw Error(fmt::format("this transport has no library that makes an {}", name_of(call.kind)));
 }
 
 void TrafficLedger::add(TrafficTag tag, std::int64_t bytes) {

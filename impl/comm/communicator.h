@@ -1,4 +1,4 @@
-// Messages between the ranks of a group. Collectives are written once over this (collectives.h).
+// Messages between the ranks of a group. CollectiveBackend are written once over this (collectives.h).
 #pragma once
 
 #include <array>
@@ -29,8 +29,8 @@ struct TrafficTag {
   UnitKind unit = UnitKind::layer;
 };
 
-// Bytes a rank sent, by kind and unit kind. Counted where a message is handed to the transport, by several streams
-// at once.
+// Bytes a rank sent, by kind and unit kind. Counted where a message, or a library's collective, is handed to the
+// transport, by several streams at once.
 class TrafficLedger {
  public:
   void add(TrafficTag tag, std::int64_t bytes);
@@ -48,29 +48,28 @@ class Aborted : public Error {
   using Error::Error;
 };
 
-// A message under way. wait() returns when the buffer may be reused (send) or holds the message (receive); it throws
-// Aborted, or Error naming peer, bytes and the time waited once the transport's deadline has passed. A request
-// destroyed before wait() has returned leaves its buffer alone from then on: the message does not arrive, and the
-// peer's wait() ends by abort or deadline.
+// A message or a library's collective under way. wait() returns when the buffer may be reused (send) or holds the
+// message (receive) or the result; it throws Aborted, or Error naming what was waited for, bytes and the time waited
+// once the transport's deadline has passed. A request destroyed before wait() has returned leaves its buffer alone from
+// then on: the message does not arrive, and the peer's wait() ends by abort or deadline.
 class Request {
  public:
   virtual ~Request() = default;
   virtual void wait() = 0;
 };
 
-// Who makes a group's collectives: the rings of collectives.h, or the library under the transport (MPI_I*), whose way
-// of making them, and so the bytes on the wire and the order of sums, is its own.
-enum class Collectives : std::uint8_t { ring, library };
-std::string_view name_of(Collectives collectives);
+// Who makes a group's collectives: the rings of collectives.h, or the library under the transport (MPI's MPI_I*), whose
+// way of making them, and so the bytes on the wire and the order of sums, is its own.
+enum class CollectiveBackend : std::uint8_t { ring, library };
+std::string_view name_of(CollectiveBackend collectives);
 
-// A collective as collectives.h describes it, in place on all of a rank's values. Numbers of 16 bits are gathered
-// alone.
-struct Collective {
+// A collective as collectives.h describes it, in place on all of a rank's values.
+struct CollectiveCall {
   enum class Kind : std::uint8_t { all_reduce, reduce_scatter, all_gather } kind = Kind::all_reduce;
   RealType type = RealType::fp64;
   std::span<std::byte> values;  // a multiple of size() elements
 };
-std::string_view name_of(Collective::Kind kind);
+std::string_view name_of(CollectiveCall::Kind kind);
 
 // One group of ranks. Messages between two ranks of a group arrive in the order sent; there are no tags. A
 // communicator is used by one thread at a time; different communicators are independent. Sends are rendezvous: they
@@ -84,7 +83,7 @@ class Communicator {
   virtual ~Communicator() = default;
   virtual int rank() const = 0;  // in the group
   virtual int size() const = 0;
-  Collectives collectives() const { return collectives_; }
+  CollectiveBackend collectives() const { return collectives_; }
   std::span<std::byte> workspace() { return {workspace_.get(), static_cast<std::size_t>(kWorkspaceBytes)}; }
 
   // Counts the bytes in the ledger, then starts the message.
@@ -93,25 +92,23 @@ class Communicator {
     return start_send(peer, bytes);
   }
   std::unique_ptr<Request> receive(int peer, std::span<std::byte> bytes) { return start_receive(peer, bytes); }
-  // Where collectives() is library; called by all members in the same order. What the library sends is not known: the
-  // ledger counts algorithm_bytes.
-  std::unique_ptr<Request> collective(const Collective& whole, std::int64_t algorithm_bytes, TrafficTag tag) {
-    ledger_->add(tag, algorithm_bytes);
-    return start_collective(whole);
-  }
+  // By the library; called by all members in the same order. What it sends is not known: the ledger counts
+  // algorithm_bytes. Throws Error where collectives() is ring.
+  std::unique_ptr<Request> collective(const CollectiveCall& call, std::int64_t algorithm_bytes, TrafficTag tag);
 
  protected:
-  explicit Communicator(TrafficLedger* ledger, Collectives collectives = Collectives::ring)
+  explicit Communicator(TrafficLedger* ledger, CollectiveBackend collectives = CollectiveBackend::ring)
       : ledger_(ledger),
         collectives_(collectives),
         workspace_(std::make_unique_for_overwrite<std::byte[]>(kWorkspaceBytes)) {}
   virtual std::unique_ptr<Request> start_send(int peer, std::span<const std::byte> bytes) = 0;
   virtual std::unique_ptr<Request> start_receive(int peer, std::span<std::byte> bytes) = 0;
-  virtual std::unique_ptr<Request> start_collective(const Collective& whole);  // throws Error where there is no library
+  // Where a group can be made for a library's collectives.
+  virtual std::unique_ptr<Request> start_collective(const CollectiveCall& call);
 
  private:
   TrafficLedger* ledger_;
-  Collectives collectives_;
+  CollectiveBackend collectives_;
   std::unique_ptr<std::byte[]> workspace_;
 };
 
@@ -123,9 +120,11 @@ class Transport {
   virtual int size() const = 0;
   virtual std::string name() const = 0;  // "threads", "mpi"
   // A group of world ranks in this order; every member calls it with the same arguments, in the same order of calls.
-  // Throws Error for collectives that the transport has none of.
-  virtual std::unique_ptr<Communicator> group(const std::vector<int>& members, Collectives collectives) = 0;
-  std::unique_ptr<Communicator> group(const std::vector<int>& members) { return group(members, Collectives::ring); }
+  // It ends before its transport. Throws Error for collectives that the transport has none of.
+  virtual std::unique_ptr<Communicator> group(const std::vector<int>& members, CollectiveBackend collectives) = 0;
+  std::unique_ptr<Communicator> group(const std::vector<int>& members) {
+    return group(members, CollectiveBackend::ring);
+  }
   virtual TrafficLedger& ledger() = 0;
   // Makes every blocked or later call on every rank throw Aborted; the first reason wins.
   virtual void abort(const std::string& reason) = 0;

@@ -16,7 +16,9 @@
 #include <utility>
 
 #include "impl/comm/launcher.h"
+#include "impl/comm/look_pace.h"
 #include "impl/comm/mpi_library.h"
+#include "impl/comm/mpi_probe.h"
 
 namespace lamina {
 namespace {
@@ -49,68 +51,7 @@ constexpr double kHeard_s = 2;  // after this long, who heard of a failure no lo
 constexpr double kStuck_s = 3;  // after this long inside one MPI call, an abort no longer waits for it
 constexpr double kLeft_s = 2;   // messages of a rank that has left still arrive for this long
 constexpr double kTidings_s = 0.01;  // between looks for heartbeats and their like: every one asks the system once more
-constexpr double kIdleLook_s = 0.05;      // between looks while only heartbeats are under way
-constexpr double kQuietLookFactor = 2.5;  // looks are this much rarer once nothing has ended for kQuiet_s
-constexpr double kQuiet_s = 0.05;
-// While so many pieces are under way that the link has work whenever one ends, looks are as rare as the messages let
-// them be: half as long apart as ends have been of late, or as long as so many bytes took, up to a limit.
-constexpr std::size_t kManyUnderWay = 8;
-constexpr double kBytesBetweenLooks = 128 << 10;
-constexpr double kLongestLook_s = 1e-3;
-
-// Open MPI closes the modules that it does not use, and their variables with them. So the variables that are left tell
-// what is used: every point-to-point layer has a priority, every byte-transfer module an exclusivity.
-std::vector<std::string> names_between(const std::vector<std::string>& variables, std::string_view prefix,
-                                       std::string_view suffix) {
-  std::vector<std::string> names;
-  for (const std::string_view variable : variables) {
-    if (variable.size() > prefix.size() + suffix.size() && variable.starts_with(prefix) && variable.ends_with(suffix)) {
-      names.emplace_back(variable.substr(prefix.size(), variable.size() - prefix.size() - suffix.size()));
-    }
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
-std::vector<std::string> library_variables() {
-  int provided = 0;
-  check_mpi(MPI_T_init_thread(MPI_THREAD_SERIALIZED, &provided), "MPI_T_init_thread");
-  int count = 0;
-  check_mpi(MPI_T_cvar_get_num(&count), "MPI_T_cvar_get_num");
-  std::vector<std::string> variables;
-  for (int i = 0; i < count; ++i) {
-    std::array<char, 256> name{};
-    int length = static_cast<int>(name.size());
-    int verbosity = 0;
-    int binding = 0;
-    int scope = 0;
-    MPI_Datatype type = MPI_DATATYPE_NULL;
-    if (MPI_T_cvar_get_info(i, name.data(), &length, &verbosity, &type, nullptr, nullptr, nullptr, &binding, &scope) ==
-        MPI_SUCCESS) {
-      variables.emplace_back(name.data());
-    }
-  }
-  MPI_T_finalize();
-  return variables;
-}
-
-MpiNetwork ask_for_network() {
-  MpiNetwork network;
-  const std::vector<std::string> variables = library_variables();
-  const std::vector<std::string> layers = names_between(variables, "pml_", "_priority");
-  network.layer = layers.empty() ? "unknown" : fmt::format("{}", fmt::join(layers, "+"));
-  if (network.layer == "ob1") {
-    network.modules = names_between(variables, "btl_", "_exclusivity");
-    std::erase(network.modules, "self");
-  } else if (network.layer == "cm") {
-    network.modules = names_between(variables, "mtl_", "_priority");
-  }
-  MPI_Comm host = MPI_COMM_NULL;
-  check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host), "MPI_Comm_split_type");
-  MPI_Comm_size(host, &network.ranks_on_this_host);
-  MPI_Comm_free(&host);
-  return network;
-}
+constexpr double kIdleLook_s = 0.05;  // between looks while only heartbeats are under way
 
 // What the requests of one communicator have in common.
 struct Place {
@@ -123,28 +64,28 @@ struct Place {
 
 // A message or something else of MPI's under way, shared by its request and the progress thread. Guarded by the
 // engine's mutex.
-struct Passage {
+struct Operation {
   enum class Kind : std::uint8_t { send, receive, collective, communicator } kind = Kind::send;
   std::shared_ptr<Place> place;
   int peer = -1;  // world rank, of a message
   std::span<std::byte> bytes;
-  Collective collective;         // over `bytes`
+  CollectiveCall collective;     // the whole of it; its values are `bytes`
   std::int64_t pieces_left = 1;  // how many there are is known once MPI has them
   std::string error;             // of the first piece that failed
 };
 
 // "send 8 bytes to rank 1"
-std::string words(const Passage& passage) {
-  switch (passage.kind) {
-    case Passage::Kind::send:
-      return fmt::format("send {} bytes to rank {}", passage.bytes.size(), passage.peer);
-    case Passage::Kind::receive:
-      return fmt::format("receive {} bytes from rank {}", passage.bytes.size(), passage.peer);
-    case Passage::Kind::collective:
-      return fmt::format("{} {} bytes by MPI with ranks [{}]", name_of(passage.collective.kind), passage.bytes.size(),
-                         fmt::join(passage.place->members, ", "));
-    case Passage::Kind::communicator:
-      return fmt::format("make a communicator of ranks [{}]", fmt::join(passage.place->members, ", "));
+std::string describe(const Operation& operation) {
+  switch (operation.kind) {
+    case Operation::Kind::send:
+      return fmt::format("send {} bytes to rank {}", operation.bytes.size(), operation.peer);
+    case Operation::Kind::receive:
+      return fmt::format("receive {} bytes from rank {}", operation.bytes.size(), operation.peer);
+    case Operation::Kind::collective:
+      return fmt::format("{} {} bytes by MPI with ranks [{}]", name_of(operation.collective.kind),
+                         operation.bytes.size(), fmt::join(operation.place->members, ", "));
+    case Operation::Kind::communicator:
+      return fmt::format("make a communicator of ranks [{}]", fmt::join(operation.place->members, ", "));
   }
   return "?";
 }
@@ -163,17 +104,17 @@ class Engine {
   std::int64_t most_piece_bytes() const { return options_.most_piece_bytes; }
   const MpiNetwork& network() const { return network_; }
   void enlist(const std::shared_ptr<Place>& place);
-  void retire(std::shared_ptr<Place> place);  // no passage of it is under way or follows
-  std::shared_ptr<Passage> post(Passage passage);
-  void wait(const Passage& passage);
-  void give_up(const Passage& passage);
+  void retire(std::shared_ptr<Place> place);  // no operation of it is under way or follows
+  std::shared_ptr<Operation> post(Operation operation);
+  void wait(const Operation& operation);
+  void give_up(const Operation& operation);
   void abort(const std::string& reason);
   void set_deadline(double longest_wait_s);
   void on_failure(std::function<void(const std::string&)> react);
 
  private:
-  struct Under {  // one piece that MPI has
-    std::shared_ptr<Passage> passage;
+  struct Piece {  // one request that MPI has
+    std::shared_ptr<Operation> operation;
     std::int64_t bytes;
   };
 
@@ -182,11 +123,10 @@ class Engine {
   void enter_mpi();
   Clock::time_point stuck_at() const;
   bool look();
-  void post_to_mpi(const std::shared_ptr<Passage>& passage);
-  void post_message(const std::shared_ptr<Passage>& passage);
-  void free_retired();
+  void post_to_mpi(const std::shared_ptr<Operation>& operation);
+  void post_message(const std::shared_ptr<Operation>& operation);
+  bool brings_from_left(const Operation& operation) const;
   bool test_pieces();
-  void keep_pace(double bytes_ended);
   void keep_alive();
   void check_neighbour_lives() const;
   void beat(char byte);
@@ -200,8 +140,8 @@ class Engine {
   void tell_first();
   void expect_failure();
   void hear_failure();
-  void settle(const Under& piece, const MPI_Status& status);
-  std::optional<Clock::time_point> partner_left(const Passage& passage) const;
+  void settle(const Piece& piece, const MPI_Status& status);
+  std::optional<Clock::time_point> leavers_limit(const Operation& operation) const;
   void wake_all();
   void abort_locked(const std::string& reason);
   void fail_locked(const std::string& reason);
@@ -233,7 +173,7 @@ class Engine {
   std::function<void(const std::string&)> react_;
   Clock::time_point aborted_at_;
   double longest_wait_s_ = std::numeric_limits<double>::infinity();
-  std::vector<std::shared_ptr<Passage>> fresh_;
+  std::vector<std::shared_ptr<Operation>> fresh_;
   std::vector<std::shared_ptr<Place>> retired_;  // their communicators are still MPI's
   std::vector<std::weak_ptr<Place>> places_;
   std::vector<std::optional<Clock::time_point>> left_;  // by world rank: when we heard that it leaves
@@ -241,11 +181,13 @@ class Engine {
   // The progress thread's own.
   MPI_Comm world_ = MPI_COMM_NULL;
   std::vector<MPI_Request> requests_;  // pieces under way, beside:
-  std::vector<Under> under_way_;
+  std::vector<Piece> under_way_;
   std::vector<int> ended_;
   std::vector<MPI_Status> statuses_;
-  Clock::time_point last_ended_;  // or began, after a time with nothing under way
-  double pace_s_ = 0;             // between looks, as long as ends have been apart of late
+  LookPace pace_;
+  std::int64_t bytes_under_way_ = 0;
+  std::int64_t bytes_ended_ = 0;      // in this look
+  std::int64_t bytes_from_left_ = 0;  // of operations under way that bring data from the left neighbour
   Clock::time_point last_look_;
   Clock::time_point last_tidings_;
   char beat_out_ = 0;
@@ -263,7 +205,7 @@ class Engine {
   std::thread thread_;  // last: it uses all of the above
 };
 
-Engine::Engine(const MpiOptions& options) : options_(options) {
+Engine::Engine(const MpiOptions& options) : options_(options), pace_(options.look_every_s) {
   static std::atomic<bool> started = false;
   LAMINA_CHECK(!started.exchange(true), "MPI can be started once in a process");
   LAMINA_CHECK(options.most_piece_bytes >= 1 && options.most_piece_bytes <= std::numeric_limits<int>::max(),
@@ -297,7 +239,7 @@ Engine::~Engine() {
   }
   if (!reason_.empty()) {  // the progress thread ends the process, unless MPI holds it
     posted_.notify_all();
-    outside_.wait_until(lock, stuck_at() + ticks(kAbortGrace_s), [] { return false; });
+    outside_.wait_until(lock, std::max(stuck_at(), aborted_at_) + ticks(kAbortGrace_s), [] { return false; });
     std::_Exit(kAbortExitCode);
   }
   posted_.notify_all();
@@ -316,30 +258,30 @@ void Engine::retire(std::shared_ptr<Place> place) {
   retired_.push_back(std::move(place));
 }
 
-std::shared_ptr<Passage> Engine::post(Passage what) {
-  auto passage = std::make_shared<Passage>(std::move(what));
+std::shared_ptr<Operation> Engine::post(Operation what) {
+  auto operation = std::make_shared<Operation>(std::move(what));
   const Lock lock(mutex_);
   if (!reason_.empty()) {
     throw Aborted(reason_);
   }
-  fresh_.push_back(passage);
+  fresh_.push_back(operation);
   posted_.notify_one();
-  return passage;
+  return operation;
 }
 
-void Engine::wait(const Passage& passage) {
+void Engine::wait(const Operation& operation) {
   constexpr double kForever_s = 1e9;
   Lock lock(mutex_);
   const auto entered = Clock::now();
   double longest_s = std::min(longest_wait_s_, kForever_s);
-  if (passage.kind == Passage::Kind::communicator) {  // meanwhile no heartbeat is heard
-    longest_s = std::min(longest_s, options_.silent_after_s);
+  if (operation.kind == Operation::Kind::communicator) {  // meanwhile no heartbeat is heard
+    longest_s = std::min(longest_s, options_.silent_after_s - 2 * options_.heartbeat_every_s);
   }
   for (;;) {
-    if (!passage.error.empty()) {
-      throw Error(passage.error);
+    if (!operation.error.empty()) {
+      throw Error(operation.error);
     }
-    if (passage.pieces_left == 0) {
+    if (operation.pieces_left == 0) {
       return;
     }
     if (!reason_.empty()) {
@@ -347,43 +289,46 @@ void Engine::wait(const Passage& passage) {
     }
     const auto now = Clock::now();
     const auto complain = [&](const char* why) {
-      throw Error(
-          fmt::format("rank {} waited {:.1f} s to {}: {}", rank_, Seconds(now - entered).count(), words(passage), why));
+      throw Error(fmt::format("rank {} waited {:.1f} s to {}: {}", rank_, Seconds(now - entered).count(),
+                              describe(operation), why));
     };
     auto until = entered + ticks(longest_s);
     if (now >= until) {
       complain("the deadline has passed");
     }
-    if (const auto left = partner_left(passage)) {
-      if (now >= *left + ticks(kLeft_s)) {
-        complain(passage.peer < 0 ? "one of them has ended its run" : "that rank has ended its run");
+    if (const auto limit = leavers_limit(operation)) {
+      if (now >= *limit) {
+        complain(operation.peer < 0 ? "one of them has ended its run" : "that rank has ended its run");
       }
-      until = std::min(until, *left + ticks(kLeft_s));
+      until = std::min(until, *limit);
     }
-    passage.place->woken.wait_until(lock, until);
+    operation.place->woken.wait_until(lock, until);
   }
 }
 
-// When the first of those that it takes left.
-std::optional<Clock::time_point> Engine::partner_left(const Passage& passage) const {
-  if (passage.peer >= 0) {
-    return left_[static_cast<std::size_t>(passage.peer)];
+// Until when what a partner that has left did before may still take effect. Of a collective the others may have all of
+// its data still to move.
+std::optional<Clock::time_point> Engine::leavers_limit(const Operation& operation) const {
+  if (operation.peer >= 0) {
+    const auto left = left_[static_cast<std::size_t>(operation.peer)];
+    return left ? std::optional(*left + ticks(kLeft_s)) : std::nullopt;
   }
   std::optional<Clock::time_point> first;
-  for (const int member : passage.place->members) {
+  for (const int member : operation.place->members) {
     const auto left = left_[static_cast<std::size_t>(member)];
     if (left && (!first || *left < *first)) {
       first = left;
     }
   }
-  return first;
+  const auto bytes = static_cast<double>(operation.place->members.size() * operation.bytes.size());
+  return first ? std::optional(*first + ticks(kLeft_s + bytes / options_.slowest_bytes_per_s)) : std::nullopt;
 }
 
 // The buffer is about to be gone: MPI must not touch it, and MPI can neither be told to forget a message nor be kept
 // from touching one buffer while it serves another.
-void Engine::give_up(const Passage& passage) {
+void Engine::give_up(const Operation& operation) {
   Lock lock(mutex_);
-  if (passage.pieces_left > 0) {
+  if (operation.pieces_left > 0) {
     frozen_ = true;
     outside_.wait_until(lock, stuck_at(), [&] { return !inside_ && !telling_; });
     given_up_ = true;
@@ -495,7 +440,9 @@ void Engine::run() {
     }
   }
   lock.unlock();
-  free_retired();
+  for (const auto& place : retired_) {
+    MPI_Comm_free(&place->library);
+  }
   MPI_Comm_free(&world_);
   MPI_Finalize();
 }
@@ -527,7 +474,7 @@ void Engine::start() {
   network_ = ask_for_network();
 
   left_.resize(static_cast<std::size_t>(size_));
-  last_ended_ = last_look_ = last_heard_ = last_beat_ = Clock::now();
+  last_look_ = last_heard_ = last_beat_ = Clock::now();
   if (size_ > 1) {
     expect_beat();
     expect_leaving();
@@ -539,19 +486,29 @@ void Engine::start() {
 
 // One look at everything under way; true when all ranks have left.
 bool Engine::look() {
-  std::vector<std::shared_ptr<Passage>> fresh;
+  std::vector<std::shared_ptr<Operation>> fresh;
+  std::vector<std::shared_ptr<Place>> retired;
   bool leaving = false;
   {
     const Lock lock(mutex_);
     std::swap(fresh, fresh_);
+    std::swap(retired, retired_);
     leaving = leaving_;
   }
-  for (const auto& passage : fresh) {
-    post_to_mpi(passage);
+  for (const auto& operation : fresh) {
+    post_to_mpi(operation);
   }
-  free_retired();
+  for (const auto& place : retired) {
+    MPI_Comm_free(&place->library);  // of all members by the standard; none of the libraries waits for them
+  }
   constexpr int kMostTests = 4;  // one ended message often lets the next one on
-  for (int tests = 0; tests < kMostTests && test_pieces(); ++tests) {
+  bytes_ended_ = 0;
+  int tests = 0;
+  while (tests < kMostTests && test_pieces()) {
+    ++tests;
+  }
+  if (tests > 0) {
+    pace_.ended(Clock::now(), bytes_ended_);
   }
   if (size_ == 1) {
     return leaving;
@@ -572,61 +529,55 @@ bool Engine::look() {
   return false;
 }
 
-void Engine::post_to_mpi(const std::shared_ptr<Passage>& passage) {
+void Engine::post_to_mpi(const std::shared_ptr<Operation>& operation) {
   const std::size_t before = requests_.size();
   if (before == 0) {
-    last_ended_ = Clock::now();
+    pace_.begins(Clock::now());
   }
-  Place& place = *passage->place;
-  if (passage->kind == Passage::Kind::communicator) {
+  bytes_from_left_ += brings_from_left(*operation) ? std::ssize(operation->bytes) : 0;
+  Place& place = *operation->place;
+  if (operation->kind == Operation::Kind::communicator) {
     place.library = make_mpi_communicator(world_, place.members, kCommunicatorTag);
-  } else if (passage->kind == Passage::Kind::collective) {
-    for (const MPI_Request request :
-         start_mpi_collective(passage->collective, place.library, options_.most_piece_bytes)) {
+  } else if (operation->kind == Operation::Kind::collective) {
+    const auto requests = start_mpi_collective(operation->collective, place.library, options_.most_piece_bytes);
+    for (const MPI_Request request : requests) {
       requests_.push_back(request);
-      under_way_.push_back({passage, 0});
+      under_way_.push_back({operation, std::ssize(operation->bytes) / std::ssize(requests)});
     }
   } else {
-    post_message(passage);
+    post_message(operation);
+  }
+  for (std::size_t i = before; i < under_way_.size(); ++i) {
+    bytes_under_way_ += under_way_[i].bytes;
   }
   const Lock lock(mutex_);
-  passage->pieces_left = static_cast<std::int64_t>(requests_.size() - before);
-  if (passage->pieces_left == 0) {
+  operation->pieces_left = static_cast<std::int64_t>(requests_.size() - before);
+  if (operation->pieces_left == 0) {
     place.woken.notify_all();
   }
 }
 
-void Engine::post_message(const std::shared_ptr<Passage>& passage) {
+void Engine::post_message(const std::shared_ptr<Operation>& operation) {
   const auto send = options_.rendezvous ? MPI_Issend : MPI_Isend;
-  const std::int64_t all = std::ssize(passage->bytes);
+  const std::int64_t all = std::ssize(operation->bytes);
   std::int64_t begin = 0;
   do {
     const std::int64_t bytes = std::min(options_.most_piece_bytes, all - begin);
-    std::byte* const piece = passage->bytes.data() + begin;
+    std::byte* const piece = operation->bytes.data() + begin;
     MPI_Request request = MPI_REQUEST_NULL;
-    if (passage->kind == Passage::Kind::send) {
-      check_mpi(send(piece, static_cast<int>(bytes), MPI_BYTE, passage->peer, passage->place->tag, world_, &request),
-                "sending");
+    if (operation->kind == Operation::Kind::send) {
+      check_mpi(
+          send(piece, static_cast<int>(bytes), MPI_BYTE, operation->peer, operation->place->tag, world_, &request),
+          "sending");
     } else {
       check_mpi(
-          MPI_Irecv(piece, static_cast<int>(bytes), MPI_BYTE, passage->peer, passage->place->tag, world_, &request),
+          MPI_Irecv(piece, static_cast<int>(bytes), MPI_BYTE, operation->peer, operation->place->tag, world_, &request),
           "receiving");
     }
     requests_.push_back(request);
-    under_way_.push_back({passage, bytes});
+    under_way_.push_back({operation, bytes});
     begin += bytes;
   } while (begin < all);
-}
-
-void Engine::free_retired() {
-  std::vector<std::shared_ptr<Place>> retired;
-  {
-    const Lock lock(mutex_);
-    std::swap(retired, retired_);
-  }
-  for (const auto& place : retired) {
-    MPI_Comm_free(&place->library);
-  }
 }
 
 // True when something ended.
@@ -648,17 +599,18 @@ bool Engine::test_pieces() {
   if (count <= 0) {
     return false;
   }
-  double bytes = 0;
+  std::int64_t bytes = 0;
   {
     const Lock lock(mutex_);
     for (int i = 0; i < count; ++i) {
       const auto index = static_cast<std::size_t>(i);
-      const Under& piece = under_way_[static_cast<std::size_t>(ended_[index])];
-      bytes += static_cast<double>(piece.bytes);
+      const Piece& piece = under_way_[static_cast<std::size_t>(ended_[index])];
+      bytes += piece.bytes;
       settle(piece, statuses_[index]);
     }
   }
-  keep_pace(bytes);
+  bytes_under_way_ -= bytes;
+  bytes_ended_ += bytes;
   std::size_t kept = 0;
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     if (requests_[i] != MPI_REQUEST_NULL) {
@@ -674,41 +626,45 @@ bool Engine::test_pieces() {
   return true;
 }
 
-void Engine::settle(const Under& piece, const MPI_Status& status) {
-  Passage& passage = *piece.passage;
-  --passage.pieces_left;
+void Engine::settle(const Piece& piece, const MPI_Status& status) {
+  Operation& operation = *piece.operation;
+  --operation.pieces_left;
   int got = 0;
   MPI_Get_count(&status, MPI_BYTE, &got);
-  if (passage.error.empty() && status.MPI_ERROR != MPI_SUCCESS) {
-    passage.error = fmt::format("rank {} failed to {}: {}", rank_, words(passage), mpi_error_text(status.MPI_ERROR));
-  } else if (passage.error.empty() && passage.kind == Passage::Kind::receive && got != piece.bytes) {
-    passage.error = fmt::format("a message of {} bytes from rank {} met a receive of {} bytes on rank {}", got,
-                                passage.peer, piece.bytes, rank_);
+  if (operation.error.empty() && status.MPI_ERROR != MPI_SUCCESS) {
+    operation.error =
+        fmt::format("rank {} failed to {}: {}", rank_, describe(operation), mpi_error_text(status.MPI_ERROR));
+  } else if (operation.error.empty() && operation.kind == Operation::Kind::receive && got != piece.bytes) {
+    operation.error = fmt::format("a message of {} bytes from rank {} met a receive of {} bytes on rank {}", got,
+                                  operation.peer, piece.bytes, rank_);
   }
-  if (passage.pieces_left == 0 || !passage.error.empty()) {
-    passage.place->woken.notify_all();
+  if (operation.pieces_left == 0 && brings_from_left(operation)) {
+    bytes_from_left_ -= std::ssize(operation.bytes);
+    last_heard_ = Clock::now();
   }
-}
-
-void Engine::keep_pace(double bytes_ended) {
-  const auto now = Clock::now();
-  const double gap_s = Seconds(now - std::exchange(last_ended_, now)).count();
-  const double pace_s = gap_s * std::min(0.5, kBytesBetweenLooks / std::max(bytes_ended, 1.0));
-  pace_s_ = (pace_s_ + std::min(pace_s, kLongestLook_s)) / 2;
+  if (operation.pieces_left == 0 || !operation.error.empty()) {
+    operation.place->woken.notify_all();
+  }
 }
 
 double Engine::seconds_to_next_look() const {
   if (requests_.empty()) {
     return kIdleLook_s;
   }
-  const auto by_library = [](const Under& piece) { return piece.passage->kind == Passage::Kind::collective; };
+  const auto by_library = [](const Piece& piece) { return piece.operation->kind == Operation::Kind::collective; };
   if (std::any_of(under_way_.begin(), under_way_.end(), by_library)) {
     return options_.look_every_s;  // what MPI does with one, it does while we look
   }
-  if (Clock::now() - last_ended_ > ticks(kQuiet_s)) {
-    return options_.look_every_s * kQuietLookFactor;
-  }
-  return requests_.size() < kManyUnderWay ? options_.look_every_s : std::max(options_.look_every_s, pace_s_);
+  return pace_.next_s(Clock::now(), bytes_under_way_);
+}
+
+// Whether signs of life of the left neighbour may have to wait for what this operation brings.
+bool Engine::brings_from_left(const Operation& operation) const {
+  const auto& members = operation.place->members;
+  return operation.kind == Operation::Kind::receive
+             ? operation.peer == left_neighbour()
+             : operation.kind == Operation::Kind::collective &&
+                   std::count(members.begin(), members.end(), left_neighbour()) > 0;
 }
 
 // Each rank tells its right neighbour that it lives, and watches its left one.
@@ -730,7 +686,8 @@ void Engine::keep_alive() {
 
 void Engine::check_neighbour_lives() const {
   const auto silent = Clock::now() - last_heard_;
-  if (silent > ticks(options_.silent_after_s)) {
+  const double behind_data_s = static_cast<double>(bytes_from_left_) / options_.slowest_bytes_per_s;
+  if (silent > ticks(options_.silent_after_s + behind_data_s)) {
     throw Error(fmt::format("rank {} has given no sign of life for {:.1f} s: it was stopped, or its machine is gone",
                             left_neighbour(), Seconds(silent).count()));
   }
@@ -854,56 +811,59 @@ void Engine::hear_failure() {
 
 class Message final : public Request {
  public:
-  Message(Engine& engine, std::shared_ptr<Passage> passage) : engine_(engine), passage_(std::move(passage)) {}
+  Message(Engine& engine, std::shared_ptr<Operation> operation) : engine_(engine), operation_(std::move(operation)) {}
   ~Message() override {
     if (!done_) {
-      engine_.give_up(*passage_);
+      engine_.give_up(*operation_);
     }
   }
   Message(const Message&) = delete;
   Message& operator=(const Message&) = delete;
   void wait() override {
     if (!done_) {
-      engine_.wait(*passage_);
+      engine_.wait(*operation_);
       done_ = true;
     }
   }
 
  private:
   Engine& engine_;
-  std::shared_ptr<Passage> passage_;
+  std::shared_ptr<Operation> operation_;
   bool done_ = false;
 };
 
 // A collective by MPI.
 class LibraryCall final : public Request {
  public:
-  LibraryCall(Engine& engine, const std::shared_ptr<Place>& place, const Collective& whole)
+  LibraryCall(Engine& engine, const std::shared_ptr<Place>& place, const CollectiveCall& whole)
       : engine_(engine),
         place_(place),
         whole_(whole),
-        message_(engine,
-                 engine.post(
-                     {.kind = Passage::Kind::collective, .place = place, .bytes = whole.values, .collective = whole})) {
-  }
+        message_(
+            engine,
+            engine.post(
+                {.kind = Operation::Kind::collective, .place = place, .bytes = whole.values, .collective = whole})) {}
   void wait() override {
     message_.wait();
-    settle_mpi_collective(whole_, place_->rank, static_cast<int>(place_->members.size()), engine_.most_piece_bytes());
+    if (!std::exchange(settled_, true)) {
+      settle_mpi_collective(whole_, place_->rank, static_cast<int>(place_->members.size()), engine_.most_piece_bytes());
+    }
   }
 
  private:
   Engine& engine_;
   std::shared_ptr<Place> place_;
-  Collective whole_;
+  CollectiveCall whole_;
   Message message_;
+  bool settled_ = false;
 };
 
 class Member final : public Communicator {
  public:
-  Member(TrafficLedger* ledger, Engine& engine, std::shared_ptr<Place> place, Collectives collectives)
+  Member(TrafficLedger* ledger, Engine& engine, std::shared_ptr<Place> place, CollectiveBackend collectives)
       : Communicator(ledger, collectives), engine_(engine), place_(std::move(place)) {}
   ~Member() override {
-    if (collectives() == Collectives::library) {
+    if (collectives() == CollectiveBackend::library) {
       engine_.retire(place_);
     }
   }
@@ -914,18 +874,18 @@ class Member final : public Communicator {
 
  protected:
   std::unique_ptr<Request> start_send(int peer, std::span<const std::byte> bytes) override {
-    return post(Passage::Kind::send, peer, {const_cast<std::byte*>(bytes.data()), bytes.size()});  // MPI only reads it
+    return post(Operation::Kind::send, peer,
+                {const_cast<std::byte*>(bytes.data()), bytes.size()});  // MPI only reads it
   }
   std::unique_ptr<Request> start_receive(int peer, std::span<std::byte> bytes) override {
-    return post(Passage::Kind::receive, peer, bytes);
+    return post(Operation::Kind::receive, peer, bytes);
   }
-  std::unique_ptr<Request> start_collective(const Collective& whole) override {
-    LAMINA_CHECK(collectives() == Collectives::library, "this group was made for rings");
+  std::unique_ptr<Request> start_collective(const CollectiveCall& whole) override {
     return std::make_unique<LibraryCall>(engine_, place_, whole);
   }
 
  private:
-  std::unique_ptr<Request> post(Passage::Kind kind, int peer, std::span<std::byte> bytes) {
+  std::unique_ptr<Request> post(Operation::Kind kind, int peer, std::span<std::byte> bytes) {
     LAMINA_CHECK(peer >= 0 && peer < size() && peer != rank(), "rank {} of {} has no peer {}", rank(), size(), peer);
     return std::make_unique<Message>(
         engine_,
@@ -941,6 +901,7 @@ class Member final : public Communicator {
 struct GroupCard {
   std::int64_t tag = 0;
   std::uint64_t members_hash = 0;
+  CollectiveBackend collectives = CollectiveBackend::ring;
 };
 
 std::uint64_t hash_of(const std::vector<int>& members) {
@@ -958,7 +919,7 @@ class ProcessTransport final : public MpiTransport {
   int size() const override { return engine_.size(); }
   std::string name() const override { return "mpi"; }
   const MpiNetwork& network() const override { return engine_.network(); }
-  std::unique_ptr<Communicator> group(const std::vector<int>& members, Collectives collectives) override;
+  std::unique_ptr<Communicator> group(const std::vector<int>& members, CollectiveBackend collectives) override;
   TrafficLedger& ledger() override { return ledger_; }
   void abort(const std::string& reason) override { engine_.abort(reason); }
   void set_deadline(std::chrono::duration<double> longest_wait) override { engine_.set_deadline(longest_wait.count()); }
@@ -967,7 +928,7 @@ class ProcessTransport final : public MpiTransport {
   }
 
  private:
-  GroupCard agree(const std::vector<int>& members);
+  GroupCard agree(const std::vector<int>& members, CollectiveBackend collectives);
   void meet(const std::shared_ptr<Place>& place);
 
   TrafficLedger ledger_;
@@ -975,13 +936,13 @@ class ProcessTransport final : public MpiTransport {
   Engine engine_;
 };
 
-std::unique_ptr<Communicator> ProcessTransport::group(const std::vector<int>& members, Collectives collectives) {
+std::unique_ptr<Communicator> ProcessTransport::group(const std::vector<int>& members, CollectiveBackend collectives) {
   const auto place = std::make_shared<Place>();
   place->rank = place_in_group(members, rank(), size());
   place->members = members;
-  place->tag = static_cast<int>(agree(members).tag);
+  place->tag = static_cast<int>(agree(members, collectives).tag);
   engine_.enlist(place);
-  if (collectives == Collectives::library) {
+  if (collectives == CollectiveBackend::library) {
     meet(place);
   }
   return std::make_unique<Member>(&ledger_, engine_, place, collectives);
@@ -990,13 +951,12 @@ std::unique_ptr<Communicator> ProcessTransport::group(const std::vector<int>& me
 // The making of a communicator blocks the progress threads of those who have come to it until all have, and a rank may
 // come to its groups hours after another. So first all say that they are here, by messages that can be waited for.
 void ProcessTransport::meet(const std::shared_ptr<Place>& place) {
-  std::byte here{};
-  const auto exchange = [&](Passage::Kind kind) {
+  const auto exchange = [&](Operation::Kind kind) {
     std::vector<std::unique_ptr<Message>> messages;
     for (const int member : place->members) {
       if (member != rank() && (rank() == place->members[0] || member == place->members[0])) {
-        messages.push_back(std::make_unique<Message>(
-            engine_, engine_.post({.kind = kind, .place = place, .peer = member, .bytes = {&here, 1}})));
+        messages.push_back(
+            std::make_unique<Message>(engine_, engine_.post({.kind = kind, .place = place, .peer = member})));
       }
     }
     for (const auto& message : messages) {
@@ -1004,18 +964,18 @@ void ProcessTransport::meet(const std::shared_ptr<Place>& place) {
     }
   };
   const bool first = rank() == place->members[0];
-  exchange(first ? Passage::Kind::receive : Passage::Kind::send);
-  exchange(first ? Passage::Kind::send : Passage::Kind::receive);
-  Message(engine_, engine_.post({.kind = Passage::Kind::communicator, .place = place})).wait();
+  exchange(first ? Operation::Kind::receive : Operation::Kind::send);
+  exchange(first ? Operation::Kind::send : Operation::Kind::receive);
+  Message(engine_, engine_.post({.kind = Operation::Kind::communicator, .place = place})).wait();
 }
 
-GroupCard ProcessTransport::agree(const std::vector<int>& members) {
+GroupCard ProcessTransport::agree(const std::vector<int>& members, CollectiveBackend collectives) {
   const auto place = std::make_shared<Place>();
   place->tag = kGroupTag;
   engine_.enlist(place);
   GroupCard card;
   std::vector<std::unique_ptr<Message>> messages;
-  const auto start = [&](Passage::Kind kind, int peer) {
+  const auto start = [&](Operation::Kind kind, int peer) {
     messages.push_back(std::make_unique<Message>(
         engine_,
         engine_.post(
@@ -1025,11 +985,12 @@ GroupCard ProcessTransport::agree(const std::vector<int>& members) {
     LAMINA_CHECK(groups_led_ < engine_.most_groups(), "rank {} leads {} groups already", rank(), groups_led_);
     card.tag = kFirstGroupTag + std::int64_t{rank()} * engine_.most_groups() + groups_led_++;
     card.members_hash = hash_of(members);
+    card.collectives = collectives;
     for (std::size_t i = 1; i < members.size(); ++i) {
-      start(Passage::Kind::send, members[i]);
+      start(Operation::Kind::send, members[i]);
     }
   } else {
-    start(Passage::Kind::receive, members[0]);
+    start(Operation::Kind::receive, members[0]);
   }
   for (const auto& message : messages) {
     message->wait();
@@ -1037,6 +998,9 @@ GroupCard ProcessTransport::agree(const std::vector<int>& members) {
   LAMINA_CHECK(card.members_hash == hash_of(members),
                "rank {} makes a group [{}] while its first member, rank {}, makes another", rank(),
                fmt::join(members, ", "), members[0]);
+  LAMINA_CHECK(card.collectives == collectives,
+               "rank {} makes the group [{}] for {} collectives, its first member, rank {}, for those of the {}",
+               rank(), fmt::join(members, ", "), name_of(collectives), members[0], name_of(card.collectives));
   return card;
 }
 

@@ -17,6 +17,9 @@ struct MpiOptions {
   double heartbeat_every_s = 1;
   double start_within_s = 60;  // from when MPI is initialised to when all ranks have exchanged messages, or the end
   double silent_after_s = 6;   // without a sign of life for this long, a rank is taken to be stopped and the job ends
+  // A link is at least as fast as this. Signs of life travel behind the data that is under way: a rank may be silent,
+  // and after it has left its part of a collective may go on, for as long more as that takes.
+  double slowest_bytes_per_s = 10e6;
 };
 
 // What messages really travel by, as far as the library tells.

@@ -28,13 +28,13 @@ MPI_Datatype mpi_type(RealType type) {
 }
 
 // By one call of MPI's that knows of parts.
-bool at_once(const Collective& whole, std::int64_t most_piece_bytes) {
-  return whole.kind != Collective::Kind::all_reduce && std::ssize(whole.values) <= most_piece_bytes;
+bool at_once(const CollectiveCall& whole, std::int64_t most_piece_bytes) {
+  return whole.kind != CollectiveCall::Kind::all_reduce && std::ssize(whole.values) <= most_piece_bytes;
 }
 
-std::vector<Piece> pieces_of(const Collective& whole, int ranks, std::int64_t most_piece_bytes) {
+std::vector<Piece> pieces_of(const CollectiveCall& whole, int ranks, std::int64_t most_piece_bytes) {
   const std::int64_t element_bytes = bytes_of(whole.type);
-  const int parts = whole.kind == Collective::Kind::all_reduce ? 1 : ranks;
+  const int parts = whole.kind == CollectiveCall::Kind::all_reduce ? 1 : ranks;
   const std::int64_t part_bytes = std::ssize(whole.values) / parts;
   const std::int64_t most_bytes = std::max<std::int64_t>(1, most_piece_bytes / element_bytes) * element_bytes;
   std::vector<Piece> pieces;
@@ -47,12 +47,12 @@ std::vector<Piece> pieces_of(const Collective& whole, int ranks, std::int64_t mo
   return pieces;
 }
 
-MPI_Request start_whole(const Collective& whole, MPI_Comm group, int ranks) {
+MPI_Request start_whole(const CollectiveCall& whole, MPI_Comm group, int ranks) {
   const MPI_Datatype type = mpi_type(whole.type);
   const int elements = static_cast<int>(std::ssize(whole.values) / bytes_of(whole.type) / ranks);  // of a part
   std::byte* const values = whole.values.data();
   MPI_Request request = MPI_REQUEST_NULL;
-  if (whole.kind == Collective::Kind::reduce_scatter) {
+  if (whole.kind == CollectiveCall::Kind::reduce_scatter) {
     check_mpi(MPI_Ireduce_scatter_block(MPI_IN_PLACE, values, elements, type, MPI_SUM, group, &request),
               "MPI_Ireduce_scatter_block");
   } else {
@@ -62,21 +62,21 @@ MPI_Request start_whole(const Collective& whole, MPI_Comm group, int ranks) {
   return request;
 }
 
-MPI_Request start_piece(const Collective& whole, const Piece& piece, MPI_Comm group, int rank) {
+MPI_Request start_piece(const CollectiveCall& whole, const Piece& piece, MPI_Comm group, int rank) {
   const MPI_Datatype type = mpi_type(whole.type);
   MPI_Request request = MPI_REQUEST_NULL;
   switch (whole.kind) {
-    case Collective::Kind::all_reduce:
+    case CollectiveCall::Kind::all_reduce:
       check_mpi(MPI_Iallreduce(MPI_IN_PLACE, piece.begin, piece.elements, type, MPI_SUM, group, &request),
                 "MPI_Iallreduce");
       break;
-    case Collective::Kind::reduce_scatter: {
+    case CollectiveCall::Kind::reduce_scatter: {
       const void* const from = rank == piece.owner ? MPI_IN_PLACE : piece.begin;
       check_mpi(MPI_Ireduce(from, piece.begin, piece.elements, type, MPI_SUM, piece.owner, group, &request),
                 "MPI_Ireduce");
       break;
     }
-    case Collective::Kind::all_gather:
+    case CollectiveCall::Kind::all_gather:
       check_mpi(MPI_Ibcast(piece.begin, piece.elements, type, piece.owner, group, &request), "MPI_Ibcast");
       break;
   }
@@ -102,16 +102,18 @@ MPI_Comm make_mpi_communicator(MPI_Comm world, const std::vector<int>& members, 
   MPI_Group all = MPI_GROUP_NULL;
   MPI_Group some = MPI_GROUP_NULL;
   MPI_Comm made = MPI_COMM_NULL;
-  check_mpi(MPI_Comm_group(world, &all), "MPI_Comm_group");
-  check_mpi(MPI_Group_incl(all, static_cast<int>(members.size()), members.data(), &some), "MPI_Group_incl");
-  check_mpi(MPI_Comm_create_group(world, some, tag, &made), "MPI_Comm_create_group");
-  MPI_Comm_set_errhandler(made, MPI_ERRORS_RETURN);
+  MPI_Comm_group(world, &all);
+  MPI_Group_incl(all, static_cast<int>(members.size()), members.data(), &some);
+  const int code = MPI_Comm_create_group(world, some, tag, &made);
   MPI_Group_free(&some);
   MPI_Group_free(&all);
+  check_mpi(code, "MPI_Comm_create_group");
+  MPI_Comm_set_errhandler(made, MPI_ERRORS_RETURN);
   return made;
 }
 
-std::vector<MPI_Request> start_mpi_collective(const Collective& whole, MPI_Comm group, std::int64_t most_piece_bytes) {
+std::vector<MPI_Request> start_mpi_collective(const CollectiveCall& whole, MPI_Comm group,
+                                              std::int64_t most_piece_bytes) {
   int rank = 0;
   int ranks = 0;
   MPI_Comm_rank(group, &rank);
@@ -126,8 +128,8 @@ std::vector<MPI_Request> start_mpi_collective(const Collective& whole, MPI_Comm 
   return requests;
 }
 
-void settle_mpi_collective(const Collective& whole, int rank, int ranks, std::int64_t most_piece_bytes) {
-  if (whole.kind != Collective::Kind::reduce_scatter || !at_once(whole, most_piece_bytes)) {
+void settle_mpi_collective(const CollectiveCall& whole, int rank, int ranks, std::int64_t most_piece_bytes) {
+  if (whole.kind != CollectiveCall::Kind::reduce_scatter || !at_once(whole, most_piece_bytes)) {
     return;
   }
   const std::size_t part_bytes = whole.values.size() / static_cast<std::size_t>(ranks);

@@ -293,7 +293,7 @@ class Endpoint final : public Transport {
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(fabric_->ports.size()); }
   std::string name() const override { return "threads"; }
-  std::unique_ptr<Communicator> group(const std::vector<int>& members, Collectives collectives) override;
+  std::unique_ptr<Communicator> group(const std::vector<int>& members, CollectiveBackend collectives) override;
   TrafficLedger& ledger() override { return ledger_; }
   void abort(const std::string& reason) override;
   bool aborted() const override {
@@ -313,8 +313,9 @@ class Endpoint final : public Transport {
   std::map<std::vector<int>, int> asked_;  // how often for these members; guarded by the fabric's mutex
 };
 
-std::unique_ptr<Communicator> Endpoint::group(const std::vector<int>& members, Collectives collectives) {
-  LAMINA_CHECK(collectives == Collectives::ring, "between threads there are no {} collectives", name_of(collectives));
+std::unique_ptr<Communicator> Endpoint::group(const std::vector<int>& members, CollectiveBackend collectives) {
+  LAMINA_CHECK(collectives == CollectiveBackend::ring, "between threads there are no {} collectives",
+               name_of(collectives));
   const int place = place_in_group(members, rank_, size());
   const Lock lock(fabric_->mutex);
   fabric_->throw_if_aborted();

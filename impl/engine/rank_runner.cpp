@@ -29,7 +29,7 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 // them runs on, so that no two streams share one.
 class Groups {
  public:
-  Groups(const Schedule& schedule, Collectives collectives, Transport& transport) {
+  Groups(const Schedule& schedule, CollectiveBackend collectives, Transport& transport) {
     const Parallel& parallel = schedule.plan.parallel;
     const Coordinates here = coordinates_of(transport.rank(), parallel);
     std::vector<int> members;

@@ -52,7 +52,7 @@ struct TrainRequest {
   std::int64_t warmup_steps = 0;
   std::int64_t measured_steps = 1;
   EmulatedLink link;
-  Collectives collectives = Collectives::ring;  // of gradients and parameters
+  CollectiveBackend collectives = CollectiveBackend::ring;  // of gradients and parameters
   int compute_threads_per_rank = 1;
   bool communication = true;  // false: collectives move nothing (to measure compute alone; without pipeline and ZeRO)
   bool trace = false;         // of the last traced_steps steps

@@ -275,8 +275,8 @@ int dispatch(const std::vector<std::string>& arguments, const Backend& backend, 
       ->check(between(0.001, 3600));
   link->add_option("--collectives", measured.sizes.collectives, "Made by whom: ring, or library (MPI's own)")
       ->transform(CLI::CheckedTransformer(
-          std::map<std::string, Collectives>{{std::string(name_of(Collectives::ring)), Collectives::ring},
-                                             {std::string(name_of(Collectives::library)), Collectives::library}}));
+          std::map<std::string, CollectiveBackend>{{std::string(name_of(CollectiveBackend::ring)), CollectiveBackend::ring},
+                                             {std::string(name_of(CollectiveBackend::library)), CollectiveBackend::library}}));
   link->add_option("--cluster", measured.cluster, "Cluster file whose network link becomes what is measured");
   link->add_option("--json", measured.json, "Write the measurement as JSON");
   link->add_flag("--force", measured.force, "Change the cluster file; replace files that exist");

@@ -54,7 +54,7 @@ std::string network_words(const Measured& measured) {
 }
 
 // "# transport mpi: ob1 (vader, tcp), 4 ranks: 2 on left, 2 on right, ring collectives"
-std::string transport_words(const Measured& measured, Collectives collectives) {
+std::string transport_words(const Measured& measured, CollectiveBackend collectives) {
   std::map<std::string, int> ranks_of_host;
   for (const RankPlace& rank : measured.ranks) {
     ++ranks_of_host[rank.host];
@@ -77,7 +77,7 @@ std::string port_words(const Measured& measured) {
   return words.empty() ? "" : fmt::format("# sent by rank 0's host meanwhile: {}\n", fmt::join(words, ", "));
 }
 
-Json measured_json(const Measured& measured, Collectives collectives) {
+Json measured_json(const Measured& measured, CollectiveBackend collectives) {
   Json document;
   document["transport"] = measured.transport;
   document["collectives"] = name_of(collectives);
@@ -112,7 +112,7 @@ int report(const Measured& measured, const LinkCommandOptions& options, std::FIL
 }
 
 int over_threads(LinkCommandOptions options, std::FILE* output) {
-  if (options.sizes.collectives != Collectives::ring) {
+  if (options.sizes.collectives != CollectiveBackend::ring) {
     throw UsageError(
         "--collectives library is for processes (mpirun -n 2 lamina link …); between threads there is no library");
   }

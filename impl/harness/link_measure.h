@@ -16,7 +16,7 @@ struct LinkMeasureOptions {
   std::int64_t least_bytes = 8;
   std::int64_t most_bytes = std::int64_t{256} << 20;
   double seconds_a_size = 0.2;  // repeated for about that long, at least kLeastRepetitions times
-  Collectives collectives = Collectives::ring;
+  CollectiveBackend collectives = CollectiveBackend::ring;
 };
 
 // Throws UsageError when the sizes are out of order.

@@ -140,10 +140,10 @@ void add_wire(Json& metric, const Placement& placement, const TrainOutcome& outc
   }
 }
 
-Json traffic_metric(const PreparedRun& run, Collectives collectives, std::span<const StepRecord> measured) {
+Json traffic_metric(const PreparedRun& run, CollectiveBackend collectives, std::span<const StepRecord> measured) {
   Json metric;
   metric["direction"] = "lower";
-  metric["counted"] = collectives == Collectives::ring ? "bytes that ranks send"
+  metric["counted"] = collectives == CollectiveBackend::ring ? "bytes that ranks send"
                                                        : "algorithm bytes: of data, what a ring would send; the "
                                                          "library's own way is not known";
   metric["per_rank"] = Json::array();

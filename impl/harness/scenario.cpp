@@ -288,9 +288,9 @@ LinkRequest link_from(const Json& transport) {
   return request;
 }
 
-Collectives collectives_from(const Json& transport, const Precision& precision) {
-  if (transport["collectives"] == name_of(Collectives::ring)) {
-    return Collectives::ring;
+CollectiveBackend collectives_from(const Json& transport, const Precision& precision) {
+  if (transport["collectives"] == name_of(CollectiveBackend::ring)) {
+    return CollectiveBackend::ring;
   }
   if (transport["kind"] != "mpi") {
     throw UsageError("transport.collectives library is for transport.kind mpi: between threads there is no library");
@@ -301,7 +301,7 @@ Collectives collectives_from(const Json& transport, const Precision& precision) 
                     "numbers; set precision.reduce fp32",
                     name_of(precision.reduce)));
   }
-  return Collectives::library;
+  return CollectiveBackend::library;
 }
 
 std::optional<DumpConfig> dump_from(const Json& document, const std::string& file, std::int64_t steps) {

@@ -43,7 +43,7 @@ struct Setting {
   std::optional<Cluster> cluster;  // of what is simulated or searched
   Json search;                     // the key of that name, where plans are searched
   std::string transport;           // "simulated" with a cluster
-  Collectives collectives = Collectives::ring;
+  CollectiveBackend collectives = CollectiveBackend::ring;
   LinkRequest link;
   std::string initial_weights;
   std::optional<DumpConfig> dump;  // with "{run}" still in the names

@@ -116,7 +116,7 @@ void check_trace(const TrainOutcome& outcome, const Schedule& schedule) {
   LAMINA_CHECK(outcome.trace.size() == expected, "{} events, expected {}", outcome.trace.size(), expected);
 }
 
-void check_case(const ScheduleCase& c, Collectives collectives, Transport& transport) {
+void check_case(const ScheduleCase& c, CollectiveBackend collectives, Transport& transport) {
   TrainRequest request = with_dump(request_of(c), "processes");
   const std::int64_t ranks = request.schedule.plan.parallel.ranks();
   if (ranks > transport.size() || transport.rank() >= ranks) {
@@ -130,12 +130,12 @@ void check_case(const ScheduleCase& c, Collectives collectives, Transport& trans
     return;
   }
   try {
-    const bool by_library = collectives == Collectives::library && c.data > 1;
+    const bool by_library = collectives == CollectiveBackend::library && c.data > 1;
     LAMINA_CHECK((library_calls > 0) == by_library, "MPI was asked for {} reductions", library_calls.load());
     check_trace(ours, request.schedule);
-    request.collectives = Collectives::ring;
+    request.collectives = CollectiveBackend::ring;
     const TrainOutcome threads = train(with_dump(request, "threads"), {});
-    const bool same_order = collectives == Collectives::ring;
+    const bool same_order = collectives == CollectiveBackend::ring;
     check_equal(ours, threads, same_order ? 0 : 1e-11, "over threads");
     check_ledgers(ours, threads);
     const TrainOutcome one = train(
@@ -314,8 +314,8 @@ int run(int ranks, bool rendezvous) {
   try {
     LAMINA_CHECK(transport->size() == ranks, "{} ranks, expected {}", transport->size(), ranks);
     for (const ScheduleCase& c : cases()) {
-      check_case(c, Collectives::ring, *transport);
-      check_case(c, Collectives::library, *transport);
+      check_case(c, CollectiveBackend::ring, *transport);
+      check_case(c, CollectiveBackend::library, *transport);
     }
     check_sixteen_bits(*transport);
     check_traffic(*transport);

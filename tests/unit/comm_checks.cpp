@@ -189,14 +189,14 @@ void library_reductions(Communicator& group) {
 
 template <class Real>
 void library_collectives(Transport& transport) {
-  const auto group = transport.group(everybody(transport), Collectives::library);
+  const auto group = transport.group(everybody(transport), CollectiveBackend::library);
   library_reductions<Real>(*group);
   all_gathers<Real>(*group);
 }
 
 // What has 16 bits is gathered; sums of it are refused, and nothing is sent.
 void library_of_16_bits(Transport& transport) {
-  const auto group = transport.group(everybody(transport), Collectives::library);
+  const auto group = transport.group(everybody(transport), CollectiveBackend::library);
   const auto ranks = static_cast<std::size_t>(group->size());
   const std::size_t part = 4097;
   std::vector<Bf16> gathered(part * ranks);
@@ -215,7 +215,7 @@ void library_of_16_bits(Transport& transport) {
   } catch (const Error& error) {
     said = error.what();
   }
-  LAMINA_CHECK(ranks == 1 || said.find("on a wire of bf16 are made by the ring alone") != std::string::npos,
+  LAMINA_CHECK(ranks == 1 || said.find("on a wire of bf16 are made by rings alone") != std::string::npos,
                "a sum in 16 bits said '{}'", said);
 }
 
@@ -314,7 +314,7 @@ struct SentBytes {
 constexpr std::array<SentBytes, 5> kSentBytes{
     {{1, 0, 0, 0}, {2, 3360, 1680, 24}, {3, 4480, 2240, 48}, {5, 5376, 2688, 96}, {8, 5880, 2940, 168}}};
 
-template <Collectives made_by>
+template <CollectiveBackend made_by>
 void traffic_is_counted(Transport& transport) {
   const auto group = transport.group(everybody(transport), made_by);
   for (const SentBytes& sent : kSentBytes) {
@@ -343,7 +343,7 @@ void traffic_is_counted(Transport& transport) {
 
 // Two groups of everybody (one of them in reverse) and one of the rank's own half, each used by a thread of its own,
 // all at once; what one group sends must not turn up in another.
-template <Collectives made_by>
+template <CollectiveBackend made_by>
 void groups_at_once(Transport& transport) {
   std::vector<int> all = everybody(transport);
   const auto straight = transport.group(all, made_by);
@@ -438,8 +438,8 @@ constexpr std::array kChecks{
     CommCheck{"collectives_fp16", narrow_collectives<Fp16>},
     CommCheck{"control_sums", control_sums},
     CommCheck{"odd_sizes_are_refused", odd_sizes_are_refused},
-    CommCheck{"traffic_is_counted", traffic_is_counted<Collectives::ring>},
-    CommCheck{"groups_at_once", groups_at_once<Collectives::ring>},
+    CommCheck{"traffic_is_counted", traffic_is_counted<CollectiveBackend::ring>},
+    CommCheck{"groups_at_once", groups_at_once<CollectiveBackend::ring>},
     CommCheck{"wrong_size_is_an_error", wrong_size_is_an_error},
     CommCheck{"bad_groups_are_refused", bad_groups_are_refused},
 };
@@ -448,8 +448,8 @@ constexpr std::array kLibraryChecks{
     CommCheck{"library_collectives_float", library_collectives<float>},
     CommCheck{"library_collectives_double", library_collectives<double>},
     CommCheck{"library_of_16_bits", library_of_16_bits},
-    CommCheck{"library_traffic_is_counted", traffic_is_counted<Collectives::library>},
-    CommCheck{"library_groups_at_once", groups_at_once<Collectives::library>},
+    CommCheck{"library_traffic_is_counted", traffic_is_counted<CollectiveBackend::library>},
+    CommCheck{"library_groups_at_once", groups_at_once<CollectiveBackend::library>},
 };
 
 }  // namespace

@@ -200,7 +200,7 @@ TEST(ThreadsFabric, RefusesNonsense) {
   EXPECT_THROW(group->receive(0, {&byte, 1}), Error);
   EXPECT_THROW(group->receive(2, {&byte, 1}), Error);
   EXPECT_THROW(group->collective({.type = RealType::fp32, .values = {}}, 0, kTag), Error);
-  EXPECT_THROW(fabric.endpoint(0).group({0, 1}, Collectives::library), Error);
+  EXPECT_THROW(fabric.endpoint(0).group({0, 1}, CollectiveBackend::library), Error);
 }
 
 TEST(Launcher, IsFoundByTheSizeItAnnounces) {

@@ -21,7 +21,10 @@ if(LAMINA_WITH_MPI)
     COMMAND ${launch} --mca pml ob1 --mca btl self,tcp --mca btl_tcp_eager_limit 64 --mca btl_tcp_rndv_eager_limit 64
             -n 3 $<TARGET_FILE:mpi_checks> 3 ${gibibyte} 1 "ob1 (tcp)")
   # Messages cut into many pieces, as those beyond 2³¹ bytes are.
-  lamina_mpi_register(mpi_checks_pieces NEEDS mpi_checks COMMAND ${launch} -n 2 $<TARGET_FILE:mpi_checks> 2 1000 0 any)
+  foreach(ranks 2 5)
+    lamina_mpi_register(mpi_checks_pieces_${ranks}_ranks NEEDS mpi_checks
+      COMMAND ${launch} -n ${ranks} $<TARGET_FILE:mpi_checks> ${ranks} 1000 0 any)
+  endforeach()
 
   # Faults while ranks reduce by rings, or by the library (a test name more).
   function(lamina_mpi_fault fault ranks pattern)
@@ -50,11 +53,13 @@ if(LAMINA_WITH_MPI)
   lamina_mpi_fault(disagree 3 "^lamina: rank [0-2] on .*: the ranks were started with different scenarios: rank 2 has bad, rank 0 has good$")
   lamina_mpi_fault(none 3 - LIBRARY)
   lamina_mpi_fault(late 3 - LIBRARY)
+  lamina_mpi_fault(blind 3 - LIBRARY)
+  lamina_mpi_fault(mute 3 -)
   lamina_mpi_fault(throw 3 "^lamina: rank 2 on .*: a wheel came off$" LIBRARY)
   lamina_mpi_fault(unwind 3 "^lamina: rank 2 on .*: a wheel came off$" LIBRARY)
   lamina_mpi_fault(kill 3 - LIBRARY)
-  lamina_mpi_fault(stop 3 "^lamina: rank 0 on .*: rank 2 has given no sign of life for 6" LIBRARY)
-  lamina_mpi_fault(stop-making 3 "^lamina: rank [01] on .*: rank [01] waited 6.* to make a communicator of ranks .0, 1, 2.: the deadline has passed$" LIBRARY)
+  lamina_mpi_fault(stop 3 "^lamina: rank 0 on .*: rank 2 has given no sign of life for 7" LIBRARY)
+  lamina_mpi_fault(stop-making 3 "^lamina: rank [01] on .*: rank [01] waited 4.* to make a communicator of ranks .0, 1, 2.: the deadline has passed$" LIBRARY)
   lamina_mpi_fault(hang 3 "^lamina: rank [01] on .*: rank [01] waited 5.0 s to all_reduce 12000000 bytes by MPI with ranks .0, 1, 2.: the deadline has passed$" LIBRARY)
   lamina_mpi_fault(leave 3 "^lamina: rank [01] on .*: rank [01] waited .* by MPI with ranks .0, 1, 2.: one of them has ended its run$" LIBRARY)
 

@@ -227,7 +227,7 @@ TEST(GoodScenario, IsReadWithDefaults) {
   EXPECT_EQ(setting.precision.reduce, RealType::fp32);
   EXPECT_EQ(setting.seed, 1);
   EXPECT_EQ(setting.transport, "threads");
-  EXPECT_EQ(setting.collectives, Collectives::ring);
+  EXPECT_EQ(setting.collectives, CollectiveBackend::ring);
   EXPECT_EQ(setting.link.link.bandwidth_bits_per_s, 0);
   EXPECT_FALSE(setting.link.all_reduce_share_of_compute);
   EXPECT_EQ(setting.optimizer.kind, OptimizerConfig::Kind::sgd);
