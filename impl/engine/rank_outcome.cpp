@@ -104,6 +104,7 @@ TrainOutcome assemble(const Plan& plan, std::vector<RankOutcome> ranks, RanksAre
     }
     outcome.steps.push_back(combine(of_step));
   }
+  outcome.collectives = ranks.front().collectives;
   std::set<Unit> built;
   for (RankOutcome& rank : ranks) {
     outcome.rank_memory.push_back(rank.memory);
@@ -131,6 +132,7 @@ std::string pack(const RankOutcome& outcome) {
   packer.put(outcome.memory);
   packer.put_all(outcome.units);
   packer.put_all(outcome.trace);
+  packer.put(outcome.collectives);
   packer.put(outcome.resident_set_growth_bytes);
   packer.put(outcome.wire.size());
   for (const PortBytes& port : outcome.wire) {
@@ -148,6 +150,7 @@ RankOutcome unpack(const std::string& bytes) {
   outcome.memory = unpacker.get<RankMemory>();
   outcome.units = unpacker.get_all<Unit>();
   outcome.trace = unpacker.get_all<TraceEvent>();
+  outcome.collectives = unpacker.get<CollectiveBackend>();
   outcome.resident_set_growth_bytes = unpacker.get<std::int64_t>();
   const auto ports = unpacker.get<std::size_t>();
   for (std::size_t i = 0; i < ports; ++i) {

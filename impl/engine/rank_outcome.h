@@ -29,8 +29,9 @@ struct RankOutcome {
   RankMemory memory;
   std::vector<Unit> units;  // that it updates
   Trace trace;
-  std::int64_t resident_set_growth_bytes = 0;  // of its process
-  std::vector<PortBytes> wire;                 // what the interfaces that it sees counted during the steps
+  CollectiveBackend collectives = CollectiveBackend::ring;  // that its data-parallel group was made with
+  std::int64_t resident_set_growth_bytes = 0;               // of its process
+  std::vector<PortBytes> wire;                              // what the interfaces that it sees counted during the steps
 };
 
 // One step as these ranks saw it: all of them, or those that are known so far.

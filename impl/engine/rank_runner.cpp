@@ -53,7 +53,7 @@ class Groups {
     }
   }
 
-  Communicator& data() { return *data_; }
+  Communicator& data() const { return *data_; }
   Communicator& world() { return *world_; }
   // Of the messages from one pipeline rank to another: their gradients or their activations.
   Communicator& from_to(std::int64_t from, std::int64_t to, bool gradients) {
@@ -136,6 +136,7 @@ class Runner : public RankRunner {
   }
   Trace take_trace() override { return std::move(trace_); }
   std::vector<Unit> units() const override { return state_.units(); }
+  CollectiveBackend collectives() const override { return groups_.data().collectives(); }
 
  private:
   struct OpTimes {

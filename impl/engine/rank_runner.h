@@ -28,7 +28,8 @@ class RankRunner {
   virtual void run(const std::function<void(std::int64_t step, const RankStep&)>& finished) = 0;
   virtual RankMemory memory() const = 0;
   virtual Trace take_trace() = 0;
-  virtual std::vector<Unit> units() const = 0;  // that this rank updates
+  virtual std::vector<Unit> units() const = 0;        // that this rank updates
+  virtual CollectiveBackend collectives() const = 0;  // of its data-parallel group
 };
 
 // An exception's words, for the result and the first line on stderr.

@@ -140,6 +140,7 @@ RankOutcome run_rank(const SharedInputs& inputs, Transport& transport, const Ste
   outcome.memory = runner->memory();
   outcome.units = runner->units();
   outcome.trace = runner->take_trace();
+  outcome.collectives = runner->collectives();
   outcome.resident_set_growth_bytes = inputs.resident_set_growth_bytes();
   return outcome;
 }

@@ -87,6 +87,7 @@ struct TrainOutcome {
   std::int64_t layers_built = 0;
   std::int64_t parameters_built = 0;
   Trace trace;
+  CollectiveBackend collectives = CollectiveBackend::ring;  // that summed the gradients and gathered the parameters
   // Of each rank, where ranks are processes: what the network interfaces that it sees counted during all steps.
   std::vector<std::vector<PortBytes>> rank_wire;
 };

@@ -268,15 +268,16 @@ int dispatch(const std::vector<std::string>& arguments, const Backend& backend, 
   link->add_option("--preset", measured.preset, "Emulate a link by name (`lamina info` lists them)")
       ->excludes("--bandwidth-bits-per-s")
       ->excludes("--latency-s");
-  link->add_option("--min-bytes", measured.sizes.least_bytes, "Smallest size (default: 8)");
-  link->add_option("--max-bytes", measured.sizes.most_bytes, "Largest size (default: 268435456)")
+  link->add_option("--min-bytes", measured.measure.least_bytes, "Smallest size (default: 8)");
+  link->add_option("--max-bytes", measured.measure.most_bytes, "Largest size (default: 268435456)")
       ->check(CLI::Range(std::int64_t{4}, std::int64_t{1} << 34));
-  link->add_option("--seconds", measured.sizes.seconds_a_size, "Time for each size (default: 0.2)")
+  link->add_option("--seconds", measured.measure.seconds_a_size, "Time for each size (default: 0.2)")
       ->check(between(0.001, 3600));
-  link->add_option("--collectives", measured.sizes.collectives, "Made by whom: ring, or library (MPI's own)")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, CollectiveBackend>{{std::string(name_of(CollectiveBackend::ring)), CollectiveBackend::ring},
-                                             {std::string(name_of(CollectiveBackend::library)), CollectiveBackend::library}}));
+  link->add_option("--collectives", measured.measure.collectives,
+                   "Whose are measured: ring (lamina's) or library (MPI's)")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, CollectiveBackend>{
+          {std::string(name_of(CollectiveBackend::ring)), CollectiveBackend::ring},
+          {std::string(name_of(CollectiveBackend::library)), CollectiveBackend::library}}));
   link->add_option("--cluster", measured.cluster, "Cluster file whose network link becomes what is measured");
   link->add_option("--json", measured.json, "Write the measurement as JSON");
   link->add_flag("--force", measured.force, "Change the cluster file; replace files that exist");

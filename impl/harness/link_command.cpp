@@ -54,7 +54,7 @@ std::string network_words(const Measured& measured) {
 }
 
 // "# transport mpi: ob1 (vader, tcp), 4 ranks: 2 on left, 2 on right, ring collectives"
-std::string transport_words(const Measured& measured, CollectiveBackend collectives) {
+std::string transport_words(const Measured& measured) {
   std::map<std::string, int> ranks_of_host;
   for (const RankPlace& rank : measured.ranks) {
     ++ranks_of_host[rank.host];
@@ -64,7 +64,7 @@ std::string transport_words(const Measured& measured, CollectiveBackend collecti
     hosts.push_back(fmt::format("{} on {}", ranks, host));
   }
   return fmt::format("# transport {}, {} ranks{}{}, {} collectives\n", network_words(measured), measured.link.ranks,
-                     hosts.empty() ? "" : ": ", fmt::join(hosts, ", "), name_of(collectives));
+                     hosts.empty() ? "" : ": ", fmt::join(hosts, ", "), name_of(measured.link.collectives));
 }
 
 std::string port_words(const Measured& measured) {
@@ -77,10 +77,9 @@ std::string port_words(const Measured& measured) {
   return words.empty() ? "" : fmt::format("# sent by rank 0's host meanwhile: {}\n", fmt::join(words, ", "));
 }
 
-Json measured_json(const Measured& measured, CollectiveBackend collectives) {
+Json measured_json(const Measured& measured) {
   Json document;
   document["transport"] = measured.transport;
-  document["collectives"] = name_of(collectives);
   document.update(link_json(measured.link));
   document["places"] = Json::array();
   for (const RankPlace& rank : measured.ranks) {
@@ -94,11 +93,10 @@ Json measured_json(const Measured& measured, CollectiveBackend collectives) {
 }
 
 int report(const Measured& measured, const LinkCommandOptions& options, std::FILE* output) {
-  print(output,
-        transport_words(measured, options.sizes.collectives) + port_words(measured) + link_table(measured.link));
+  print(output, transport_words(measured) + port_words(measured) + link_table(measured.link));
   const Existing existing = options.force ? Existing::replace : Existing::refuse;
   if (!options.json.empty()) {
-    write_whole_file(options.json, measured_json(measured, options.sizes.collectives).dump(2) + "\n", existing);
+    write_whole_file(options.json, measured_json(measured).dump(2) + "\n", existing);
   }
   if (!options.cluster.empty()) {
     const Json document =
@@ -112,7 +110,7 @@ int report(const Measured& measured, const LinkCommandOptions& options, std::FIL
 }
 
 int over_threads(LinkCommandOptions options, std::FILE* output) {
-  if (options.sizes.collectives != CollectiveBackend::ring) {
+  if (options.measure.collectives != CollectiveBackend::ring) {
     throw UsageError(
         "--collectives library is for processes (mpirun -n 2 lamina link …); between threads there is no library");
   }
@@ -124,7 +122,7 @@ int over_threads(LinkCommandOptions options, std::FILE* output) {
   constexpr int kRanks = 2;
   const int ranks = options.ranks > 0 ? options.ranks : kRanks;
   return report(
-      {.link = measure_threads(ranks, options.link, options.sizes), .transport = "threads", .ranks = {}, .ports = {}},
+      {.link = measure_threads(ranks, options.link, options.measure), .transport = "threads", .ranks = {}, .ports = {}},
       options, output);
 }
 
@@ -138,9 +136,10 @@ std::string text_of(const LinkCommandOptions& options, int launched) {
   if (options.ranks > 0 && options.ranks != launched) {
     throw UsageError(fmt::format("--ranks is {}, but the launcher started {}", options.ranks, launched));
   }
-  check_sizes(options.sizes);
-  return fmt::format("{} {} {} {} {} {} {}", version_text(), options.sizes.least_bytes, options.sizes.most_bytes,
-                     options.sizes.seconds_a_size, name_of(options.sizes.collectives), options.json, options.cluster);
+  check_sizes(options.measure);
+  return fmt::format("{} {} {} {} {} {} {}", version_text(), options.measure.least_bytes, options.measure.most_bytes,
+                     options.measure.seconds_a_size, name_of(options.measure.collectives), options.json,
+                     options.cluster);
 }
 
 int take_part(const LinkCommandOptions& options, const Backend& backend, MpiTransport& transport, std::FILE* output,
@@ -149,7 +148,7 @@ int take_part(const LinkCommandOptions& options, const Backend& backend, MpiTran
   agree_on_first(transport, [&] { check_files(options); });
   Measured measured{.link = {}, .transport = "mpi", .ranks = agree_on_placement(transport).processes, .ports = {}};
   const std::vector<PortBytes> before = network_counters();
-  measured.link = measure_link(transport, options.sizes);
+  measured.link = measure_link(transport, options.measure);
   measured.ports = counted_between(before, network_counters());
   return transport.rank() == 0 ? report(measured, options, output) : kFine;
 }

@@ -13,7 +13,7 @@ struct LinkCommandOptions {
   int ranks = 0;       // threads (0: two); over processes the launcher's number, or 0
   EmulatedLink link;   // between threads
   std::string preset;  // the same by name
-  LinkMeasureOptions sizes;
+  LinkMeasureOptions measure;
   std::string json;     // file of the measurement; empty: not written
   std::string cluster;  // cluster file whose network link becomes what is measured; empty: none
   bool force = false;   // change the cluster file, replace the JSON file

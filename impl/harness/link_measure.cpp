@@ -41,7 +41,7 @@ class Meter {
   }
 
   LinkMeasurement run() {
-    LinkMeasurement result{.ranks = size_, .samples = {}, .estimate = {}};
+    LinkMeasurement result{.ranks = size_, .collectives = all_->collectives(), .samples = {}, .estimate = {}};
     if (size_ == 1) {
       return result;
     }
@@ -285,6 +285,7 @@ std::string link_table(const LinkMeasurement& measurement) {
 Json link_json(const LinkMeasurement& measurement) {
   Json json;
   json["ranks"] = measurement.ranks;
+  json["collectives"] = name_of(measurement.collectives);
   json["latency_s"] = json["bandwidth_bits_per_s"] = nullptr;
   if (measurement.estimate) {
     json["latency_s"] = finite_or_null(measurement.estimate->latency_s);

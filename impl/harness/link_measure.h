@@ -45,7 +45,8 @@ struct LinkEstimate {
 
 struct LinkMeasurement {
   int ranks = 1;
-  std::vector<LinkSample> samples;       // empty at one rank
+  CollectiveBackend collectives = CollectiveBackend::ring;  // that were measured
+  std::vector<LinkSample> samples;                          // empty at one rank
   std::optional<LinkEstimate> estimate;  // of rank 0 and the rank that is slowest to reach; nothing at one rank
 };
 

@@ -42,6 +42,7 @@ std::string plan_line(const Json& run) {
       plan["recompute"].get<std::string>());
 }
 
+constexpr std::string_view kNames = "# run";
 constexpr const char* kRow = "{:<{}} {:>9} {:>19} {:>11} {:>11} {:>11} {:>11} {:>10}\n";
 
 }  // namespace
@@ -60,7 +61,7 @@ std::string header_lines(const Json& result) {
 }
 
 std::string table_heading(std::size_t name_width) {
-  return fmt::format(fmt::runtime(kRow), "# run", name_width, "step ms", "low..high ms", "tokens/s", "exposed ms",
+  return fmt::format(fmt::runtime(kRow), kNames, name_width, "step ms", "low..high ms", "tokens/s", "exposed ms",
                      "sent MB", "memory MB", "loss");
 }
 
@@ -119,6 +120,7 @@ void Reporter::progress(const std::string& line, bool important) {
 }
 
 void Reporter::begin(const Json& result) {
+  name_width_ = kNames.size();
   for (const Json& run : result["runs"]) {
     name_width_ = std::max(name_width_, run["name"].get<std::string>().size());
   }

@@ -143,9 +143,8 @@ void add_wire(Json& metric, const Placement& placement, const TrainOutcome& outc
 Json traffic_metric(const PreparedRun& run, CollectiveBackend collectives, std::span<const StepRecord> measured) {
   Json metric;
   metric["direction"] = "lower";
-  metric["counted"] = collectives == CollectiveBackend::ring ? "bytes that ranks send"
-                                                       : "algorithm bytes: of data, what a ring would send; the "
-                                                         "library's own way is not known";
+  // "algorithm": of data, what a ring would send. What a library sends is not known.
+  metric["counted"] = collectives == CollectiveBackend::ring ? "sent" : "algorithm";
   metric["per_rank"] = Json::array();
   for (const StepTraffic& traffic : measured.front().rank_traffic) {
     metric["per_rank"].push_back(traffic_as_json(traffic));
@@ -360,7 +359,7 @@ Json entry_of_run(const Experiment& experiment, const PreparedRun& run, const Re
     metrics["counted_tokens"].push_back(step.counted_targets);
   }
   const Setting& setting = experiment.setting_of(run);
-  metrics["traffic_bytes"] = traffic_metric(run, setting.collectives, measured);
+  metrics["traffic_bytes"] = traffic_metric(run, outcome.collectives, measured);
   add_wire(metrics["traffic_bytes"], experiment.placement, outcome);
   metrics["peak_memory_bytes"] = memory_metric(run, outcome);
   if (setting.cluster) {

@@ -15,19 +15,26 @@
 #include "tests/unit/schedule_cases.h"
 
 namespace {
-std::atomic<int> library_calls = 0;  // of MPI's own collectives; results alone do not tell who made them
-}
+// Calls of MPI's own collectives: results alone do not tell who made them.
+std::atomic<int> library_reductions = 0;
+std::atomic<int> library_gathers = 0;
+}  // namespace
 
 // MPI's own way of being looked at: these stand before the library's, which have a second name.
 extern "C" int MPI_Iallreduce(const void* from, void* to, int count, MPI_Datatype type, MPI_Op op, MPI_Comm group,
                               MPI_Request* request) {
-  ++library_calls;
+  ++library_reductions;
   return PMPI_Iallreduce(from, to, count, type, op, group, request);
 }
 extern "C" int MPI_Ireduce_scatter_block(const void* from, void* to, int count, MPI_Datatype type, MPI_Op op,
                                          MPI_Comm group, MPI_Request* request) {
-  ++library_calls;
+  ++library_reductions;
   return PMPI_Ireduce_scatter_block(from, to, count, type, op, group, request);
+}
+extern "C" int MPI_Iallgather(const void* from, int sent, MPI_Datatype sent_type, void* to, int count,
+                              MPI_Datatype type, MPI_Comm group, MPI_Request* request) {
+  ++library_gathers;
+  return PMPI_Iallgather(from, sent, sent_type, to, count, type, group, request);
 }
 
 namespace lamina {
@@ -124,14 +131,16 @@ void check_case(const ScheduleCase& c, CollectiveBackend collectives, Transport&
   }
   request.trace = true;
   request.collectives = collectives;
-  library_calls = 0;
+  library_reductions = library_gathers = 0;
   const TrainOutcome ours = train_on(request, transport, {});
   if (transport.rank() != 0) {
     return;
   }
   try {
     const bool by_library = collectives == CollectiveBackend::library && c.data > 1;
-    LAMINA_CHECK((library_calls > 0) == by_library, "MPI was asked for {} reductions", library_calls.load());
+    LAMINA_CHECK((library_reductions > 0) == by_library && (library_gathers > 0) == (by_library && c.zero_stage > 0),
+                 "MPI was asked for {} reductions and {} gathers", library_reductions.load(), library_gathers.load());
+    LAMINA_CHECK(ours.collectives == collectives, "the outcome names {} collectives", name_of(ours.collectives));
     check_trace(ours, request.schedule);
     request.collectives = CollectiveBackend::ring;
     const TrainOutcome threads = train(with_dump(request, "threads"), {});

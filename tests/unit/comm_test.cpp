@@ -12,6 +12,7 @@
 #include "impl/comm/agreement.h"
 #include "impl/comm/collectives.h"
 #include "impl/comm/launcher.h"
+#include "impl/comm/look_pace.h"
 #include "impl/comm/network_counters.h"
 #include "tests/unit/comm_checks.h"
 #include "tests/unit/comm_ranks.h"
@@ -201,6 +202,51 @@ TEST(ThreadsFabric, RefusesNonsense) {
   EXPECT_THROW(group->receive(2, {&byte, 1}), Error);
   EXPECT_THROW(group->collective({.type = RealType::fp32, .values = {}}, 0, kTag), Error);
   EXPECT_THROW(fabric.endpoint(0).group({0, 1}, CollectiveBackend::library), Error);
+}
+
+class LookPaceTest : public testing::Test {
+ protected:
+  // Ends of `bytes` each, seen every `gap_s`; then so long to the next look, with `under_way` bytes under way.
+  double after(double gap_s, std::int64_t bytes, std::int64_t under_way, int ends = 20) {
+    for (int i = 0; i < ends; ++i) {
+      now_ += std::chrono::round<Clock::duration>(std::chrono::duration<double>(gap_s));
+      pace_.ended(now_, bytes);
+    }
+    return pace_.next_s(now_, under_way);
+  }
+
+  static constexpr double kRule_s = 200e-6;
+  static constexpr std::int64_t kChunk = 256 << 10;
+  Clock::time_point now_ = Clock::now();
+  LookPace pace_{kRule_s};
+};
+
+TEST_F(LookPaceTest, LooksAreAsRareAsMuchDataOnASlowLinkLetsThem) {
+  pace_.begins(now_);
+  EXPECT_EQ(pace_.next_s(now_, 16 * kChunk), kRule_s);            // nothing has ended yet
+  EXPECT_NEAR(after(1.6e-3, kChunk, 16 * kChunk), 0.8e-3, 1e-6);  // half a chunk
+  EXPECT_EQ(after(8e-3, kChunk, 16 * kChunk), LookPace::kLongest_s);
+  EXPECT_EQ(after(kRule_s, kChunk, 16 * kChunk), kRule_s);  // a fast link
+}
+
+TEST_F(LookPaceTest, LittleDataIsLookedAtAsARule) {
+  EXPECT_EQ(after(8e-3, 100, 1000), kRule_s);
+  EXPECT_EQ(after(8e-3, kChunk, LookPace::kMuchBytes - 1), kRule_s);
+  EXPECT_EQ(after(kRule_s, 100, 1000), kRule_s);
+}
+
+TEST_F(LookPaceTest, AFewEndsAreEnoughToFollowTheLink) {
+  after(8e-3, kChunk, 16 * kChunk);
+  EXPECT_EQ(after(kRule_s, kChunk, 16 * kChunk, 6), kRule_s);
+  EXPECT_GT(after(8e-3, kChunk, 16 * kChunk, 2), 4 * kRule_s);
+}
+
+TEST_F(LookPaceTest, WhereNothingEndsLooksAreRareButTimeWithNothingUnderWayDoesNotCount) {
+  after(kRule_s, kChunk, 16 * kChunk);
+  now_ += 60ms;
+  EXPECT_EQ(pace_.next_s(now_, 1000), LookPace::kQuietFactor * kRule_s);
+  pace_.begins(now_);
+  EXPECT_EQ(pace_.next_s(now_, 1000), kRule_s);
 }
 
 TEST(Launcher, IsFoundByTheSizeItAnnounces) {

@@ -68,6 +68,7 @@ RankOutcome outcome_of(int rank) {
   outcome.memory.gathered = 100 + rank;
   outcome.units = {layer_unit(rank)};
   outcome.trace = {{.op = 7, .rank = rank, .step = 1, .start_s = 0.5, .end_s = 0.75}};
+  outcome.collectives = CollectiveBackend::library;
   outcome.resident_set_growth_bytes = 1000 + rank;
   outcome.wire = {{"eth0", 5 + rank, 6}, {"lo", 0, 0}};
   return outcome;
@@ -84,6 +85,7 @@ TEST(RankOutcome, IsTheSameAfterItsJourney) {
   EXPECT_EQ(got.units, sent.units);
   ASSERT_EQ(got.trace.size(), 1U);
   EXPECT_EQ(got.trace[0].end_s, 0.75);
+  EXPECT_EQ(got.collectives, CollectiveBackend::library);
   EXPECT_EQ(got.resident_set_growth_bytes, 1001);
   EXPECT_EQ(got.wire, sent.wire);
   const std::string bytes = pack(sent);
@@ -102,6 +104,7 @@ TEST(RankOutcome, OfAllRanksBecomesTheRuns) {
   EXPECT_EQ(processes.steps[0].loss, 2);
   EXPECT_EQ(processes.steps[0].counted_targets, 3);
   EXPECT_EQ(processes.layers_built, 2);
+  EXPECT_EQ(processes.collectives, CollectiveBackend::library);
   EXPECT_EQ(processes.trace.size(), 2U);
   EXPECT_EQ(processes.resident_set_growth_bytes, (std::vector<std::int64_t>{1000, 1001}));
   EXPECT_EQ(processes.rank_wire.at(1).at(0).sent, 6);

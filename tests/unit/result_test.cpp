@@ -13,6 +13,8 @@
 #include <cstdlib>
 #include <limits>
 #include <locale>
+#include <set>
+#include <sstream>
 
 #include "impl/base/files.h"
 #include "impl/harness/chrome_trace.h"
@@ -233,6 +235,27 @@ bool set_german_locale() {
   const bool set = std::setlocale(LC_ALL, "de_DE.UTF-8") != nullptr;
   unsetenv("LOCPATH");
   return set && std::string_view(std::localeconv()->decimal_point) == ",";
+}
+
+// The heading and every run's row, whatever the names: columns end at the same places.
+TEST(Result, TableStandsInColumns) {
+  for (const char* name : {"x", "a name that is much longer than all other columns"}) {
+    Json document = small_scenario();
+    document["runs"][0]["name"] = name;
+    document["runs"][1]["name"] = "y";
+    const Ran ran = run(document, fakes::backend());
+    std::istringstream lines(ran.table);
+    std::set<std::size_t> lengths;
+    int rows = 0;
+    for (std::string line; std::getline(lines, line);) {
+      if (!line.starts_with("#") || line.find("step ms") != std::string::npos) {
+        lengths.insert(line.size());
+        ++rows;
+      }
+    }
+    EXPECT_EQ(rows, 3) << ran.table;
+    EXPECT_EQ(lengths.size(), 1u) << ran.table;
+  }
 }
 
 TEST(Result, DoesNotDependOnTheLocaleOfTheLibrary) {
