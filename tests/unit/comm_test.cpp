@@ -206,6 +206,8 @@ TEST(ThreadsFabric, RefusesNonsense) {
 
 class LookPaceTest : public testing::Test {
  protected:
+  LookPaceTest() { pace_.begins(now_); }
+
   // Ends of `bytes` each, seen every `gap_s`; then so long to the next look, with `under_way` bytes under way.
   double after(double gap_s, std::int64_t bytes, std::int64_t under_way, int ends = 20) {
     for (int i = 0; i < ends; ++i) {
@@ -222,7 +224,6 @@ class LookPaceTest : public testing::Test {
 };
 
 TEST_F(LookPaceTest, LooksAreAsRareAsMuchDataOnASlowLinkLetsThem) {
-  pace_.begins(now_);
   EXPECT_EQ(pace_.next_s(now_, 16 * kChunk), kRule_s);            // nothing has ended yet
   EXPECT_NEAR(after(1.6e-3, kChunk, 16 * kChunk), 0.8e-3, 1e-6);  // half a chunk
   EXPECT_EQ(after(8e-3, kChunk, 16 * kChunk), LookPace::kLongest_s);
