@@ -104,7 +104,7 @@ class Engine {
   std::int64_t most_piece_bytes() const { return options_.most_piece_bytes; }
   const MpiNetwork& network() const { return network_; }
   void enlist(const std::shared_ptr<Place>& place);
-  void retire(std::shared_ptr<Place> place);  // no operation of it is under way or follows
+  void retire(std::shared_ptr<Place> place);  // no operation of it follows
   std::shared_ptr<Operation> post(Operation operation);
   void wait(const Operation& operation);
   void give_up(const Operation& operation);
@@ -125,6 +125,7 @@ class Engine {
   bool look();
   void post_to_mpi(const std::shared_ptr<Operation>& operation);
   void post_message(const std::shared_ptr<Operation>& operation);
+  void free_idle_communicators();
   bool brings_from_left(const Operation& operation) const;
   bool test_pieces();
   void keep_alive();
@@ -174,7 +175,7 @@ class Engine {
   Clock::time_point aborted_at_;
   double longest_wait_s_ = std::numeric_limits<double>::infinity();
   std::vector<std::shared_ptr<Operation>> fresh_;
-  std::vector<std::shared_ptr<Place>> retired_;  // their communicators are still MPI's
+  std::vector<std::shared_ptr<Place>> retired_;  // of groups that have ended, for the progress thread
   std::vector<std::weak_ptr<Place>> places_;
   std::vector<std::optional<Clock::time_point>> left_;  // by world rank: when we heard that it leaves
 
@@ -182,6 +183,7 @@ class Engine {
   MPI_Comm world_ = MPI_COMM_NULL;
   std::vector<MPI_Request> requests_;  // pieces under way, beside:
   std::vector<Piece> under_way_;
+  std::vector<std::shared_ptr<Place>> closing_;  // whose communicators are to be freed
   std::vector<int> ended_;
   std::vector<MPI_Status> statuses_;
   LookPace pace_;
@@ -440,9 +442,6 @@ void Engine::run() {
     }
   }
   lock.unlock();
-  for (const auto& place : retired_) {
-    MPI_Comm_free(&place->library);
-  }
   MPI_Comm_free(&world_);
   MPI_Finalize();
 }
@@ -498,9 +497,7 @@ bool Engine::look() {
   for (const auto& operation : fresh) {
     post_to_mpi(operation);
   }
-  for (const auto& place : retired) {
-    MPI_Comm_free(&place->library);  // of all members by the standard; none of the libraries waits for them
-  }
+  closing_.insert(closing_.end(), retired.begin(), retired.end());
   constexpr int kMostTests = 4;  // one ended message often lets the next one on
   bytes_ended_ = 0;
   int tests = 0;
@@ -510,6 +507,7 @@ bool Engine::look() {
   if (tests > 0) {
     pace_.ended(Clock::now(), bytes_ended_);
   }
+  free_idle_communicators();
   if (size_ == 1) {
     return leaving;
   }
@@ -578,6 +576,19 @@ void Engine::post_message(const std::shared_ptr<Operation>& operation) {
     under_way_.push_back({operation, bytes});
     begin += bytes;
   } while (begin < all);
+}
+
+// Of groups that have ended. By the standard all members free a communicator together; the libraries do not wait for
+// it.
+void Engine::free_idle_communicators() {
+  std::erase_if(closing_, [&](const std::shared_ptr<Place>& place) {
+    const auto uses_it = [&](const Piece& piece) { return piece.operation->place == place; };
+    const bool idle = std::none_of(under_way_.begin(), under_way_.end(), uses_it);
+    if (idle) {
+      MPI_Comm_free(&place->library);
+    }
+    return idle;
+  });
 }
 
 // True when something ended.

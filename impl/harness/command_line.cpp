@@ -273,11 +273,15 @@ int dispatch(const std::vector<std::string>& arguments, const Backend& backend, 
       ->check(CLI::Range(std::int64_t{4}, std::int64_t{1} << 34));
   link->add_option("--seconds", measured.measure.seconds_a_size, "Time for each size (default: 0.2)")
       ->check(between(0.001, 3600));
-  link->add_option("--collectives", measured.measure.collectives,
-                   "Whose are measured: ring (lamina's) or library (MPI's)")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, CollectiveBackend>{
-          {std::string(name_of(CollectiveBackend::ring)), CollectiveBackend::ring},
-          {std::string(name_of(CollectiveBackend::library)), CollectiveBackend::library}}));
+  link->add_option_function<std::string>(
+          "--collectives",
+          [&measured](const std::string& name) {
+            const CollectiveBackend library = CollectiveBackend::library;
+            measured.measure.collectives = name == name_of(library) ? library : CollectiveBackend::ring;
+          },
+          "Whose are measured: ring (lamina's) or library (MPI's)")
+      ->check(CLI::IsMember(
+          {std::string(name_of(CollectiveBackend::ring)), std::string(name_of(CollectiveBackend::library))}));
   link->add_option("--cluster", measured.cluster, "Cluster file whose network link becomes what is measured");
   link->add_option("--json", measured.json, "Write the measurement as JSON");
   link->add_flag("--force", measured.force, "Change the cluster file; replace files that exist");

@@ -444,11 +444,29 @@ constexpr std::array kChecks{
     CommCheck{"bad_groups_are_refused", bad_groups_are_refused},
 };
 
+// The request of a collective may outlive its group.
+void library_request_outlives_group(Transport& transport) {
+  auto group = transport.group(everybody(transport), CollectiveBackend::library);
+  if (group->size() == 1) {
+    return;
+  }
+  std::vector<double> values(static_cast<std::size_t>(group->size()) * 200'000, 1.0);
+  const auto bytes = std::as_writable_bytes(std::span(values));
+  const auto request = group->collective({.type = RealType::fp64, .values = bytes}, 0, kTag);
+  const double sum = group->size();
+  group.reset();
+  request->wait();
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    expect_bits(values[i], sum, i, "an all_reduce whose group has ended");
+  }
+}
+
 constexpr std::array kLibraryChecks{
     CommCheck{"library_collectives_float", library_collectives<float>},
     CommCheck{"library_collectives_double", library_collectives<double>},
     CommCheck{"library_of_16_bits", library_of_16_bits},
     CommCheck{"library_traffic_is_counted", traffic_is_counted<CollectiveBackend::library>},
+    CommCheck{"library_request_outlives_group", library_request_outlives_group},
     CommCheck{"library_groups_at_once", groups_at_once<CollectiveBackend::library>},
 };
 

@@ -276,7 +276,7 @@ TEST(Link, BadInputIsOneLineAndTwo) {
   expect_complaint({"link", "--bandwidth-bits-per-s", "-1"}, "-1");
   expect_complaint({"link", "--cluster", "c.json"}, "--force");
   expect_complaint({"link", "--collectives", "library"}, "between threads there is no library");
-  expect_complaint({"link", "--collectives", "tree"}, "tree");
+  expect_complaint({"link", "--collectives", "tree"}, "--collectives: tree not in {ring,library}");
 }
 
 // ---- calibrate ---------------------------------------------------------------------------------------------------
