@@ -5,10 +5,11 @@
 
 namespace lamina {
 
-void LookPace::ended(Time now, std::int64_t bytes) {
+void LookPace::ended(Time now, std::int64_t bytes, std::int64_t of_bytes) {
   const double gap_s = std::chrono::duration<double>(now - std::exchange(last_, now)).count();
-  bytes_ = bytes_ / 2 + static_cast<double>(bytes);
-  time_s_ = time_s_ / 2 + gap_s;
+  const bool much = of_bytes >= kMuchBytes;
+  bytes_ = much ? bytes_ / 2 + static_cast<double>(bytes) : 0;
+  time_s_ = much ? time_s_ / 2 + gap_s : 0;
 }
 
 double LookPace::next_s(Time now, std::int64_t bytes) const {
@@ -18,7 +19,8 @@ double LookPace::next_s(Time now, std::int64_t bytes) const {
   if (bytes < kMuchBytes || bytes_ <= 0) {
     return look_every_s_;
   }
-  return std::max(look_every_s_, std::min(kLongest_s, static_cast<double>(kBytesBetweenLooks) * time_s_ / bytes_));
+  const auto between = static_cast<double>(std::min(bytes / kLooksForAll, kBytesBetweenLooks));
+  return std::max(look_every_s_, std::min(kLongest_s, between * time_s_ / bytes_));
 }
 
 }  // namespace lamina

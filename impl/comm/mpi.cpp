@@ -505,7 +505,7 @@ bool Engine::look() {
     ++tests;
   }
   if (tests > 0) {
-    pace_.ended(Clock::now(), bytes_ended_);
+    pace_.ended(Clock::now(), bytes_ended_, bytes_under_way_ + bytes_ended_);
   }
   free_idle_communicators();
   if (size_ == 1) {

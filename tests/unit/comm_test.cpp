@@ -212,7 +212,7 @@ class LookPaceTest : public testing::Test {
   double after(double gap_s, std::int64_t bytes, std::int64_t under_way, int ends = 20) {
     for (int i = 0; i < ends; ++i) {
       now_ += std::chrono::round<Clock::duration>(std::chrono::duration<double>(gap_s));
-      pace_.ended(now_, bytes);
+      pace_.ended(now_, bytes, under_way);
     }
     return pace_.next_s(now_, under_way);
   }
@@ -224,10 +224,19 @@ class LookPaceTest : public testing::Test {
 };
 
 TEST_F(LookPaceTest, LooksAreAsRareAsMuchDataOnASlowLinkLetsThem) {
-  EXPECT_EQ(pace_.next_s(now_, 16 * kChunk), kRule_s);            // nothing has ended yet
-  EXPECT_NEAR(after(1.6e-3, kChunk, 16 * kChunk), 0.8e-3, 1e-6);  // half a chunk
+  EXPECT_EQ(pace_.next_s(now_, 16 * kChunk), kRule_s);  // nothing has ended yet
+  EXPECT_NEAR(after(1.2e-3, kChunk, 16 * kChunk), 0.6e-3, 1e-6);
   EXPECT_EQ(after(8e-3, kChunk, 16 * kChunk), LookPace::kLongest_s);
-  EXPECT_EQ(after(kRule_s, kChunk, 16 * kChunk), kRule_s);  // a fast link
+  EXPECT_EQ(after(kRule_s / 2, kChunk, 16 * kChunk), kRule_s);  // a fast link
+}
+
+// On a fast link a message ends some looks after it began, whatever its size: looks must not grow with what they cause.
+TEST_F(LookPaceTest, LooksThatEndsWaitForStayFrequent) {
+  double look_s = LookPace::kLongest_s;
+  for (int message = 0; message < 20; ++message) {
+    look_s = after(5 * look_s, 4 * kChunk, 4 * kChunk, 1);
+  }
+  EXPECT_EQ(look_s, kRule_s);
 }
 
 TEST_F(LookPaceTest, LittleDataIsLookedAtAsARule) {
@@ -236,9 +245,14 @@ TEST_F(LookPaceTest, LittleDataIsLookedAtAsARule) {
   EXPECT_EQ(after(kRule_s, 100, 1000), kRule_s);
 }
 
+TEST_F(LookPaceTest, ShortMessagesSayNothingOfTheLink) {
+  after(8e-3, 100, 1000);
+  EXPECT_EQ(pace_.next_s(now_, 16 * kChunk), kRule_s);
+}
+
 TEST_F(LookPaceTest, AFewEndsAreEnoughToFollowTheLink) {
   after(8e-3, kChunk, 16 * kChunk);
-  EXPECT_EQ(after(kRule_s, kChunk, 16 * kChunk, 6), kRule_s);
+  EXPECT_EQ(after(kRule_s / 2, kChunk, 16 * kChunk, 8), kRule_s);
   EXPECT_GT(after(8e-3, kChunk, 16 * kChunk, 2), 4 * kRule_s);
 }
 
