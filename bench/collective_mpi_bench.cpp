@@ -1,4 +1,4 @@
-// CollectiveBackend between processes, under an MPI launcher: `collective_mpi_bench ring` measures the ring collectives over
+// Collectives between processes, under an MPI launcher: `collective_mpi_bench ring` measures the ring collectives over
 // the `mpi` transport, `… library` MPI's own over the same transport (its option), `… bare` MPI's own MPI_I* calls
 // followed by MPI_Wait. One mode a start: the transport owns MPI in its process. Every rank runs the same number of
 // iterations; rank 0 reports. Argument: bytes.

@@ -1,4 +1,4 @@
-// Messages between the ranks of a group. CollectiveBackend are written once over this (collectives.h).
+// Messages between the ranks of a group. Collectives are written once over this (collectives.h).
 #pragma once
 
 #include <array>

@@ -16,7 +16,7 @@ double LookPace::next_s(Time now, std::int64_t bytes) const {
   if (std::chrono::duration<double>(now - last_).count() > kQuiet_s) {
     return look_every_s_ * kQuietFactor;
   }
-  if (bytes < kMuchBytes || bytes_ <= 0) {
+  if (bytes_ <= 0) {
     return look_every_s_;
   }
   const auto between = static_cast<double>(std::min(bytes / kLooksForAll, kBytesBetweenLooks));

@@ -15,8 +15,8 @@ class LookPace {
  public:
   using Time = std::chrono::steady_clock::time_point;
   static constexpr double kLongest_s = 1e-3;
-  static constexpr std::int64_t kLooksForAll = 32;
-  static constexpr std::int64_t kBytesBetweenLooks = 128 << 10;
+  static constexpr std::int64_t kLooksForAll = 24;
+  static constexpr std::int64_t kBytesBetweenLooks = 192 << 10;
   static constexpr std::int64_t kMuchBytes = std::int64_t{1} << 20;
   static constexpr double kQuiet_s = 0.05;
   static constexpr double kQuietFactor = 2.5;

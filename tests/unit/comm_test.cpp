@@ -225,7 +225,7 @@ class LookPaceTest : public testing::Test {
 
 TEST_F(LookPaceTest, LooksAreAsRareAsMuchDataOnASlowLinkLetsThem) {
   EXPECT_EQ(pace_.next_s(now_, 16 * kChunk), kRule_s);  // nothing has ended yet
-  EXPECT_NEAR(after(1.2e-3, kChunk, 16 * kChunk), 0.6e-3, 1e-6);
+  EXPECT_NEAR(after(1.2e-3, kChunk, 16 * kChunk), 0.8e-3, 1e-6);
   EXPECT_EQ(after(8e-3, kChunk, 16 * kChunk), LookPace::kLongest_s);
   EXPECT_EQ(after(kRule_s / 2, kChunk, 16 * kChunk), kRule_s);  // a fast link
 }
