@@ -91,14 +91,14 @@ def collectives(folder):
                 f"{entry['spread']:.2f}")
     ring = entries(folder, "mpi_ring.json")
     for others, what in (("library", "MPI_I* by the same sleeping thread"), ("bare", "MPI_I* and MPI_Wait, which spins")):
-        library = entries(folder, f"mpi_{others}.json")
-        if not ring or not library:
+        beside = entries(folder, f"mpi_{others}.json")
+        if not ring or not beside:
             print(f"\n# collectives between processes beside {what}: not measured in this run")
             continue
         section(f"collectives between processes (ranks / bytes): our rings beside {what}", "what", "ring GB/s",
                 "MPI_I* GB/s", "ratio", "spread")
         for name, entry in ring.items():
-            other = library[name.replace("mpi_ring", f"mpi_{others}")]
+            other = beside[name.replace("mpi_ring", f"mpi_{others}")]
             mine, theirs = entry["bytes_per_second"], other["bytes_per_second"]
             row(name.split("/iterations")[0].replace("mpi_ring_", ""), f"{mine / 1e9:.3f}", f"{theirs / 1e9:.3f}",
                 f"{mine / theirs:.2f}", f"{max(entry['spread'], other['spread']):.2f}")

@@ -188,7 +188,6 @@ class Engine {
   std::vector<MPI_Status> statuses_;
   LookPace pace_;
   std::int64_t bytes_under_way_ = 0;
-  std::int64_t bytes_ended_ = 0;      // in this look
   std::int64_t bytes_from_left_ = 0;  // of operations under way that bring data from the left neighbour
   Clock::time_point last_look_;
   Clock::time_point last_tidings_;
@@ -486,26 +485,25 @@ void Engine::start() {
 // One look at everything under way; true when all ranks have left.
 bool Engine::look() {
   std::vector<std::shared_ptr<Operation>> fresh;
-  std::vector<std::shared_ptr<Place>> retired;
   bool leaving = false;
   {
     const Lock lock(mutex_);
     std::swap(fresh, fresh_);
-    std::swap(retired, retired_);
+    closing_.insert(closing_.end(), retired_.begin(), retired_.end());
+    retired_.clear();
     leaving = leaving_;
   }
   for (const auto& operation : fresh) {
     post_to_mpi(operation);
   }
-  closing_.insert(closing_.end(), retired.begin(), retired.end());
   constexpr int kMostTests = 4;  // one ended message often lets the next one on
-  bytes_ended_ = 0;
+  const std::int64_t bytes_before = bytes_under_way_;
   int tests = 0;
   while (tests < kMostTests && test_pieces()) {
     ++tests;
   }
   if (tests > 0) {
-    pace_.ended(Clock::now(), bytes_ended_, bytes_under_way_ + bytes_ended_);
+    pace_.ended(Clock::now(), bytes_before - bytes_under_way_, bytes_before);
   }
   free_idle_communicators();
   if (size_ == 1) {
@@ -621,7 +619,6 @@ bool Engine::test_pieces() {
     }
   }
   bytes_under_way_ -= bytes;
-  bytes_ended_ += bytes;
   std::size_t kept = 0;
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     if (requests_[i] != MPI_REQUEST_NULL) {
@@ -820,9 +817,9 @@ void Engine::hear_failure() {
 
 // ---- What the rest of the program sees ----
 
-class Message final : public Request {
+class Message : public Request {
  public:
-  Message(Engine& engine, std::shared_ptr<Operation> operation) : engine_(engine), operation_(std::move(operation)) {}
+  Message(Engine& engine, Operation operation) : engine_(engine), operation_(engine.post(std::move(operation))) {}
   ~Message() override {
     if (!done_) {
       engine_.give_up(*operation_);
@@ -837,35 +834,28 @@ class Message final : public Request {
     }
   }
 
- private:
+ protected:
   Engine& engine_;
-  std::shared_ptr<Operation> operation_;
+  const std::shared_ptr<Operation> operation_;
+
+ private:
   bool done_ = false;
 };
 
 // A collective by MPI.
-class LibraryCall final : public Request {
+class LibraryCall final : public Message {
  public:
-  LibraryCall(Engine& engine, const std::shared_ptr<Place>& place, const CollectiveCall& whole)
-      : engine_(engine),
-        place_(place),
-        whole_(whole),
-        message_(
-            engine,
-            engine.post(
-                {.kind = Operation::Kind::collective, .place = place, .bytes = whole.values, .collective = whole})) {}
+  using Message::Message;
   void wait() override {
-    message_.wait();
+    Message::wait();
     if (!std::exchange(settled_, true)) {
-      settle_mpi_collective(whole_, place_->rank, static_cast<int>(place_->members.size()), engine_.most_piece_bytes());
+      const Place& place = *operation_->place;
+      settle_mpi_collective(operation_->collective, place.rank, static_cast<int>(place.members.size()),
+                            engine_.most_piece_bytes());
     }
   }
 
  private:
-  Engine& engine_;
-  std::shared_ptr<Place> place_;
-  CollectiveCall whole_;
-  Message message_;
   bool settled_ = false;
 };
 
@@ -892,16 +882,17 @@ class Member final : public Communicator {
     return post(Operation::Kind::receive, peer, bytes);
   }
   std::unique_ptr<Request> start_collective(const CollectiveCall& whole) override {
-    return std::make_unique<LibraryCall>(engine_, place_, whole);
+    return std::make_unique<LibraryCall>(
+        engine_,
+        Operation{.kind = Operation::Kind::collective, .place = place_, .bytes = whole.values, .collective = whole});
   }
 
  private:
   std::unique_ptr<Request> post(Operation::Kind kind, int peer, std::span<std::byte> bytes) {
     LAMINA_CHECK(peer >= 0 && peer < size() && peer != rank(), "rank {} of {} has no peer {}", rank(), size(), peer);
-    return std::make_unique<Message>(
-        engine_,
-        engine_.post(
-            {.kind = kind, .place = place_, .peer = place_->members[static_cast<std::size_t>(peer)], .bytes = bytes}));
+    const int world_peer = place_->members[static_cast<std::size_t>(peer)];
+    return std::make_unique<Message>(engine_,
+                                     Operation{.kind = kind, .place = place_, .peer = world_peer, .bytes = bytes});
   }
 
   Engine& engine_;
@@ -966,8 +957,7 @@ void ProcessTransport::meet(const std::shared_ptr<Place>& place) {
     std::vector<std::unique_ptr<Message>> messages;
     for (const int member : place->members) {
       if (member != rank() && (rank() == place->members[0] || member == place->members[0])) {
-        messages.push_back(
-            std::make_unique<Message>(engine_, engine_.post({.kind = kind, .place = place, .peer = member})));
+        messages.push_back(std::make_unique<Message>(engine_, Operation{.kind = kind, .place = place, .peer = member}));
       }
     }
     for (const auto& message : messages) {
@@ -977,7 +967,7 @@ void ProcessTransport::meet(const std::shared_ptr<Place>& place) {
   const bool first = rank() == place->members[0];
   exchange(first ? Operation::Kind::receive : Operation::Kind::send);
   exchange(first ? Operation::Kind::send : Operation::Kind::receive);
-  Message(engine_, engine_.post({.kind = Operation::Kind::communicator, .place = place})).wait();
+  Message(engine_, {.kind = Operation::Kind::communicator, .place = place}).wait();
 }
 
 GroupCard ProcessTransport::agree(const std::vector<int>& members, CollectiveBackend collectives) {
@@ -987,10 +977,9 @@ GroupCard ProcessTransport::agree(const std::vector<int>& members, CollectiveBac
   GroupCard card;
   std::vector<std::unique_ptr<Message>> messages;
   const auto start = [&](Operation::Kind kind, int peer) {
-    messages.push_back(std::make_unique<Message>(
-        engine_,
-        engine_.post(
-            {.kind = kind, .place = place, .peer = peer, .bytes = std::as_writable_bytes(std::span(&card, 1))})));
+    const auto bytes = std::as_writable_bytes(std::span(&card, 1));
+    messages.push_back(
+        std::make_unique<Message>(engine_, Operation{.kind = kind, .place = place, .peer = peer, .bytes = bytes}));
   };
   if (rank() == members[0]) {
     LAMINA_CHECK(groups_led_ < engine_.most_groups(), "rank {} leads {} groups already", rank(), groups_led_);
